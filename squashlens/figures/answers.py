@@ -56,7 +56,6 @@ def task_accuracy(found: Found) -> go.Figure:
     Args:
         found: a result of `squashlens.evaluate_task`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -67,14 +66,14 @@ def task_accuracy(found: Found) -> go.Figure:
     for number, (name, answers) in enumerate(named.items()):
         look = series(number) | {"hover": "%{x} items: %{y:.3g}<br>%{customdata}"}
         shares = with_interval(answers, "accuracy")
-        read = _how_read(answers)
-        if answers.sizes.get("seed", 1) == 1:
+        hovers = _how_read(answers)
+        if answers.sizes.get("seed", 1) == 1:  # a single answer is right or wrong
             shares = shares.drop_vars(["low", "high"])
             if len(shares) >= 2 * GROUP:
                 shares = _rates(shares)
-                read = [""] * len(shares)
+                hovers = [""] * len(shares)
                 notes.append(f"rates of {GROUP} neighbouring lengths")
-        rates = line(shares, name, customdata=read, **look)
+        rates = line(shares, name, customdata=hovers, **look)
         figure.add_trace(_without_trend(rates, answers))
     figure.update_xaxes(title=LENGTH)
     figure.update_yaxes(title="share answered correctly", range=SHARES)
@@ -83,15 +82,20 @@ def task_accuracy(found: Found) -> go.Figure:
 
 
 def _rates(right: xr.DataArray) -> xr.DataArray:
-    """Of groups of neighbouring lengths: the mean length, and the share of right answers with Wilson's interval."""
-    rates, lengths, low, high = [], [], [], []
+    """The share of right answers in groups of neighbouring lengths, with Wilson's interval and at their mean length.
+
+    `right` is 0 or 1 over (length). A group has at least eight lengths.
+    """
+    rates = []
+    lengths = []
+    intervals = []
     for places in np.array_split(np.arange(len(right)), len(right) // GROUP):
-        part = right[places]
-        rates.append(float(part.mean()))
-        lengths.append(float(part["length"].mean()))
-        interval = wilson(rates[-1], len(part))
-        low.append(interval[0])
-        high.append(interval[1])
+        of_group = right[places]
+        rate = float(of_group.mean())
+        rates.append(rate)
+        lengths.append(float(of_group["length"].mean()))
+        intervals.append(wilson(rate, len(of_group)))
+    low, high = np.transpose(intervals)
     ends = {"low": ("length", low), "high": ("length", high)}
     return xr.DataArray(rates, {"length": lengths} | ends, ["length"])
 
@@ -112,7 +116,6 @@ def task_error(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.evaluate_task`, or several by label.
 
-
     Returns:
         The figure.
 
@@ -129,6 +132,7 @@ def task_error(found: xr.Dataset) -> go.Figure:
     named = _by_name({"": found})
     for number, (name, answers) in enumerate(named.items()):
         look = series(number)
+        # A dot for each answer that is a number.
         errors = answers["error"].stack(answer=("length", "seed")).dropna("answer")
         faint = look | {"colour": pale(look["colour"]), "size": 5, "opacity": 0.6}
         faint |= {"mode": "markers", "hover": "%{x} items: error %{y:.4g}"}
@@ -159,7 +163,6 @@ def answer_frequencies(found: Found) -> go.Figure:
     Args:
         found: a result of `squashlens.results.answer_frequencies`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -187,21 +190,27 @@ def answer_frequencies(found: Found) -> go.Figure:
 
 
 def _near_right_answers(shares: xr.Dataset) -> xr.Dataset:
-    """The shares of the answers that are drawn, with their `place`: numbers at their value, texts side by side."""
+    """The shares of the answers that are drawn, with their `place` on the axis.
+
+    Texts are side by side, at integers. Numbers are at their value, a floating-point number; those are left out that
+    are further from the right answers than these are from each other, or than 10.
+    """
     values = shares["value"].values.astype(str)
     task = facts_of(shares).get("task")
-    texts = isinstance(task, dict) and task.get("read_as") in TEXTS
-    if texts or not all(map(WHOLE.fullmatch, values)):
+    is_number = [WHOLE.fullmatch(value) is not None for value in values]
+    if isinstance(task, dict) and task.get("read_as") in TEXTS:
+        is_number = [False]
+    if not all(is_number):
         return shares.assign_coords(place=("value", np.arange(len(values))))
     numbers = values.astype(float)
     right = numbers[shares["truth"].values > 0]
     reach = max(float(np.ptp(right)), 10)
-    near = (numbers >= right.min() - reach) & (numbers <= right.max() + reach)
-    return shares.assign_coords(place=("value", numbers)).isel(value=near)
+    is_near = (numbers >= right.min() - reach) & (numbers <= right.max() + reach)
+    return shares.assign_coords(place=("value", numbers)).isel(value=is_near)
 
 
 def _add_bars(figure: go.Figure, shares: xr.Dataset, **place: Any) -> None:
-    """Draw bars for given answers, outlines for right answers, and the axis of answers."""
+    """Draw bars for given answers, outlines for right answers, and the axis of answers, into the panel at `place`."""
     places = shares["place"].values
     answers = shares["value"].values.astype(str).tolist()
     names = [escape(shortened(answer, LONG)) for answer in answers]
@@ -212,7 +221,7 @@ def _add_bars(figure: go.Figure, shares: xr.Dataset, **place: Any) -> None:
         figure.add_bar(
             x=places,
             y=shares[variable].values,
-            width=max(0.9, float(np.ptp(places)) / 300),
+            width=max(0.9, float(np.ptp(places)) / 300),  # a bar can be seen
             name=name,
             marker={"color": fills[variable], "line": edge},
             customdata=names,
@@ -223,7 +232,8 @@ def _add_bars(figure: go.Figure, shares: xr.Dataset, **place: Any) -> None:
     if np.ptp(places) < FEW:  # whole numbers
         axis["dtick"] = 1
     if places.dtype.kind == "i":  # texts
-        axis = text_axis(dict(enumerate(map(_tick, answers))), "answer")
+        ticks = {place: _tick(answer) for place, answer in enumerate(answers)}
+        axis = text_axis(ticks, "answer")
     figure.update_xaxes(axis, **place)
 
 
@@ -236,7 +246,9 @@ def _tick(answer: str) -> str:
 
 def _can_be_judged(answers: xr.Dataset) -> bool:
     """Whether the model can do the task at short lengths; true where a result does not say."""
-    return "able" not in answers or bool((answers["able"] == "yes").all())
+    if "able" not in answers:
+        return True
+    return bool((answers["able"] == "yes").all())
 
 
 def _without_trend(drawn: go.Scatter, answers: xr.Dataset) -> go.Scatter:
@@ -250,16 +262,18 @@ def cannot_be_judged(several: Mapping[str, xr.Dataset]) -> str:
     if not names:
         return ""
     note = "not shown to do the task at short lengths: longer ones cannot be judged"
-    return note if len(names) == len(several) else f"{', '.join(names)} {note}"
+    if len(names) < len(several):
+        note = f"{', '.join(names)} {note}"
+    return note
 
 
 def _by_name(several: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
     """Each mode of each result, by the label of the result, and the name of the mode if there are several."""
     several_modes = len(modes_of(several.values())) > 1
     named = {}
-    for text, found in several.items():
+    for label_of_result, found in several.items():
         for mode in modes_of([found]):
-            parts = [text] if text else []
+            parts = [label_of_result] if label_of_result else []
             if several_modes:
                 parts.append(MODES.get(mode, mode))
             named[", ".join(parts)] = found.sel(mode=mode)
@@ -275,12 +289,14 @@ def modes_of(several: Iterable[xr.Dataset]) -> list[str]:
 def _only_mode(several: Iterable[xr.Dataset]) -> str:
     """The name of the mode for the line below the title, if it is the only one and not the usual one."""
     modes = modes_of(several)
-    is_usual = modes == ["answer_only"]
-    return "" if is_usual or len(modes) > 1 else MODES.get(modes[0], modes[0])
+    if modes == ["answer_only"] or len(modes) > 1:
+        return ""
+    return MODES.get(modes[0], modes[0])
 
 
 def _how_read(answers: xr.Dataset) -> list[str]:
-    """For each length: the share of answers that were not read, and why."""
+    """For each length, a hover text with the share of answers that were not read for each reason, such as
+    "not read: none"."""
     texts = []
     for length in answers["length"].values:
         unread = answers["unread"].sel(length=length)

@@ -12,7 +12,8 @@ from squashlens.figures.drawing.style import finish, grid
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS, series
 
-# The panel of each quantity, and its curve. Random weights may lie exactly on uniform attention: they are wider.
+# Of each quantity the panel, and the name and look of its curve. Random weights may lie exactly on uniform attention:
+# they are wider, and drawn first.
 RANDOM: dict[str, Any] = {"colour": COLOURS["null"], "width": 4.0, "size": 3}
 UNIFORM: dict[str, Any] = {"colour": COLOURS["heads"], "dash": "dot"}
 QUANTITIES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -45,13 +46,16 @@ def influence_by_distance(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.influence_by_distance`, or several by label.
 
-
     Returns:
         The figure.
     """
     layer = int(found["layer"][0])
     measured = [name for name in QUANTITIES if name in found["quantity"].values]
-    kinds = list(dict.fromkeys(QUANTITIES[name][0] for name in measured))
+    kinds: list[str] = []
+    for name in measured:
+        kind, _, _ = QUANTITIES[name]
+        if kind not in kinds:
+            kinds.append(kind)
     titles = [f"{kind} from layer {layer}, ÷ its mean" for kind in kinds]
     fits = (found["exponent_at_end"] == 0) & found["exponent"].notnull()
     note = "no power law fits"
@@ -59,20 +63,21 @@ def influence_by_distance(found: xr.Dataset) -> go.Figure:
         titles += [f"{kind}: exponent p by layer" for kind in kinds]
         note = "fitted law: γ + β (r + 1)⁻ᵖ; bars of p: 95 % intervals"
     figure, places = grid(titles, len(kinds))
-    upper = dict(zip(kinds, places, strict=False))
-    lower = dict(zip(kinds, places[len(kinds) :], strict=False))
+    # The first row of panels has influence; the second, if a law fits, its exponent.
+    influence_panels = dict(zip(kinds, places, strict=False))
+    exponent_panels = dict(zip(kinds, places[len(kinds) :], strict=False))
     for name in measured:
         kind, text, style = QUANTITIES[name]
         law = found.where(fits).sel(quantity=name)
         values = found["influence"].sel(quantity=name, layer=layer)
         for trace in _influence(values, law.sel(layer=layer), text, style):
-            figure.add_trace(trace, **upper[kind])
-        if kind in lower:
+            figure.add_trace(trace, **influence_panels[kind])
+        if kind in exponent_panels:
             exponents = line(with_interval(law, "exponent"), text, **style)
-            figure.add_trace(exponents, **lower[kind])
-    for place in upper.values():
+            figure.add_trace(exponents, **exponent_panels[kind])
+    for place in influence_panels.values():
         figure.update_xaxes(type="log", title="distance + 1", **place)
-    for place in lower.values():
+    for place in exponent_panels.values():
         figure.update_xaxes(steps(found["layer"], "layer ℓ"), **place)
     figure.update_yaxes(rangemode="tozero")
     return finish(figure, "Influence by distance", found, note)
@@ -81,9 +86,16 @@ def influence_by_distance(found: xr.Dataset) -> go.Figure:
 def _influence(
     values: xr.DataArray, law: xr.Dataset, text: str, style: dict[str, Any]
 ) -> list[go.Scatter]:
-    """Influence by distance: of the model as points with the law, if there is one, otherwise as a line."""
+    """Influence by distance, of the model as points with the fitted law, and of a baseline as a line.
+
+    Args:
+        values: influence over (distance).
+        law: the fitted `floor`, `amplitude` and `exponent`, NaN where no law fits.
+        text: name of the curve, "model" for the model.
+        style: colour, dash, width and size of the curve, as arguments of `line`.
+    """
     mean = float(values.mean())
-    distance = values["distance"] + 1.0
+    distance = values["distance"] + 1.0  # on a logarithmic axis, which has no 0
     relative = (values / mean).assign_coords(distance=distance)
     if text != "model":
         return [line(relative.dropna("distance"), text, **style | {"mode": "lines"})]
@@ -127,16 +139,16 @@ def needle_sensitivity(
     for name, place in zip(measures, places, strict=True):
         means = with_interval(found, f"{name}_mean")
         for order, group in enumerate(groups):
-            prompts = found["prompts"][order].values
-            style = series(order) | {"customdata": prompts}
+            n_prompts = found["prompts"][order].values
+            style = series(order) | {"customdata": n_prompts}
             style |= {"hover": "%{x}: %{y:.4g}, %{customdata} prompts"}
             figure.add_trace(line(means.isel(group=order), group, **style), **place)
         ends = [found[f"{name}_{side}"] for side in ("mean", "low", "high")]
         figure.update_yaxes(log_axis(*ends), **place)
     figure.update_xaxes(title=escape(xlabel))
     notes = ["bars: 95 % intervals"]
-    single = (found["prompts"] <= 1).all("number").values
-    if single.any():
-        names = ", ".join(groups[single])
+    has_no_bars = (found["prompts"] <= 1).all("number").values
+    if has_no_bars.any():
+        names = ", ".join(groups[has_no_bars])
         notes.append(f"one prompt at each place, so no bars: {names}")
     return finish(figure, title, found, *notes)

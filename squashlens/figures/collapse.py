@@ -53,7 +53,7 @@ STEPS = {
     "attention_tv_mean": "δ: total variation of the last token's attention",
     "self_weight_mean": "α*: attention of the new token to itself",
 }
-SHOWN = (-0.65, 1.65)  # of the effect that is retained
+SHOWN = (-0.65, 1.65)  # range of the axis of the retained effect
 # The name of each ablation. What is retained of none, separators and delete is 0, 1 and 0 by definition.
 ABLATIONS = {
     "delete_keep_positions": "deleted, positions kept",
@@ -88,26 +88,28 @@ def collapse_curve(collapse: xr.Dataset, *, trained: int | None = None) -> go.Fi
     Returns:
         The figure.
     """
-    at_layer = int(collapse["layer"][-1])
-    here = _with_other_content(collapse).sel(layer=at_layer)
-    lengths = here["length"].values
-    drawn = [name for name in NAMES if name in here]
+    layer = int(collapse["layer"][-1])
+    at_last = _with_other_content(collapse).sel(layer=layer)
+    lengths = at_last["length"].values
+    drawn = [name for name in NAMES if name in at_last]
     notes = []
-    if "noise_floor" in here:
-        distances = here[drawn].drop_vars("noise_floor")
+    if "noise_floor" in at_last:
+        distances = at_last[drawn].drop_vars("noise_floor")
+        # The axis, which has no zeros, begins at the smallest distance.
         least = distances.where(distances > 0).min().to_array().min()
-        highest = here["noise_floor"].max()
+        highest = at_last["noise_floor"].max()
         if highest < least:
             drawn.remove("noise_floor")
             notes.append(f"noise floor, at most {number(highest)}, below the axis")
-    figure = go.Figure(_heads(collapse, at_layer))
+    figure = go.Figure(_heads(collapse, layer))
     for name in drawn:
-        values = here[name]
-        draws = values if "draw" in values.dims else values.expand_dims("draw")
-        for row in draws.transpose("draw", ...):
+        rows = at_last[name]
+        if "draw" not in rows.dims:  # only unrelated sequences have several
+            rows = rows.expand_dims("draw")
+        for row in rows.transpose("draw", ...):
             figure.add_traces(_by_length(row, name))
-    if "window_edge" in here.coords and (here["window_edge"] >= 0).any():
-        edges = here["distance"][here["window_edge"].values >= 0]
+    if "window_edge" in at_last.coords and (at_last["window_edge"] >= 0).any():
+        edges = at_last["distance"][at_last["window_edge"].values >= 0]
         marks = {"mode": "markers", "symbol": "x-thin-open", "size": 9}
         figure.add_trace(line(edges, EDGE, colour=COLOURS["distance"], **marks))
     if trained is not None:
@@ -118,35 +120,41 @@ def collapse_curve(collapse: xr.Dataset, *, trained: int | None = None) -> go.Fi
         notes.append(
             "lines: medians of neighbouring lengths, band: smallest to largest D"
         )
-    title = f"Representational collapse, layer {at_layer}"
+    title = f"Representational collapse, layer {layer}"
     return finish(figure, title, collapse, *notes)
 
 
 def _heads(collapse: xr.Dataset, layer: int) -> list[go.Scatter]:
-    """The mean over attention heads with its band: of the block that writes a layer, if it was not left out."""
+    """The mean distance over attention heads by length, with its band; nothing if it was not measured or selected.
+
+    A result has it by block, for outputs of heads, or by layer, for slices of the residual stream.
+    """
     if "head_mean" not in collapse:
         return []
     heads = collapse[["head_mean", "head_min", "head_max"]]
-    labels = {"block": max(layer - 1, 0), "layer": layer}
+    labels = {"block": max(layer - 1, 0), "layer": layer}  # block ℓ − 1 writes layer ℓ
     for dim in ("block", "layer"):
         if dim in heads.dims:
             heads = heads.sel({dim: heads[dim] == labels[dim]})
             if not heads.sizes[dim]:
                 return []
             heads = heads.isel({dim: 0})
-    if heads["head_mean"].ndim != 1:
+    if heads["head_mean"].ndim != 1:  # anything but a curve over lengths
         return []
     return _by_length(heads["head_mean"], "heads", heads["head_min"], heads["head_max"])
 
 
 def _with_other_content(collapse: xr.Dataset) -> xr.Dataset:
-    """The result without the distances of unrelated sequences that have the same content: NaN in their place."""
+    """The result without the distances of unrelated sequences that have the same content: NaN in their place.
+
+    The content is the same if the distance is within the noise floor at every layer.
+    """
     if "unrelated" not in collapse or "noise_floor" not in collapse:
         return collapse
     floor = collapse["noise_floor"]
     highest = floor.max([dim for dim in floor.dims if dim != "layer"])
-    same = (collapse["unrelated"] <= highest).all("layer")
-    return collapse.assign(unrelated=collapse["unrelated"].where(~same))
+    is_same = (collapse["unrelated"] <= highest).all("layer")
+    return collapse.assign(unrelated=collapse["unrelated"].where(~is_same))
 
 
 def _by_length(
@@ -155,10 +163,14 @@ def _by_length(
     low: xr.DataArray | None = None,
     high: xr.DataArray | None = None,
 ) -> list[go.Scatter]:
-    """A curve by length, with a band; the noise floor, which was measured at some lengths, has marks."""
+    """The traces of a curve over (length), in a band from `low` to `high` if they are given.
+
+    `kind` is a key of `NAMES`, or "heads". Of many lengths, medians of neighbours are drawn, with a band for D. The
+    noise floor, which is measured at some lengths only, has marks.
+    """
     if middle.size > MANY:
         # Neighbours may alternate, as with separators after every third token: all of them would be one filled block.
-        if kind == "distance":
+        if kind == "distance":  # its band is that of the neighbours
             low = middle
             high = middle
         if low is not None and high is not None:
@@ -166,7 +178,7 @@ def _by_length(
             high = _neighbours(high).max()
         middle = _neighbours(middle).median()
     name = NAMES.get(kind, HEADS)
-    style = {"colour": COLOURS[kind], "width": 2.5 if kind == "distance" else 1.5}
+    style: Any = {"colour": COLOURS[kind], "width": 2.5 if kind == "distance" else 1.5}
     if kind == "noise_floor":
         return [line(middle, name, log=True, connectgaps=True, **style)]
     if middle.size > 1:
@@ -177,13 +189,17 @@ def _by_length(
 
 
 def _neighbours(values: xr.DataArray) -> Any:
-    """Groups of values by length, which are neighbours on a logarithmic scale, by their median length."""
+    """Groups of values over (length), an xarray GroupBy: those whose lengths are neighbours on a logarithmic scale.
+
+    There are about 60 groups, each labelled by the median of its lengths.
+    """
     (dim,) = values.dims
     lengths = values[dim].astype(float)
     log = np.log(lengths / lengths[0])
-    group = (log / log[-1] * BINS).round()
+    group = (log / log[-1] * BINS).round()  # number of the group of each length
     median = lengths.groupby(group.rename("group")).median()
-    return values.groupby(median.sel(group=group).drop_vars("group").rename("place"))
+    median_of_length = median.sel(group=group).drop_vars("group")
+    return values.groupby(median_of_length.rename("place"))
 
 
 @draws("squashlens.collapse", "distance rms: layer length", usual=False)
@@ -194,7 +210,6 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
 
     Args:
         collapse: a result of `squashlens.collapse`, or several by label.
-
 
     Returns:
         The figure.
@@ -220,7 +235,6 @@ def collapse_mechanism(mechanism: xr.Dataset) -> go.Figure:
     Args:
         mechanism: a result of `squashlens.collapse_mechanism`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -237,6 +251,7 @@ def collapse_mechanism(mechanism: xr.Dataset) -> go.Figure:
         drawn = mechanism[name].transpose("block", "length")[blocks]
         by_block = dict(zip(names, drawn, strict=True))
         add_lines(figure, by_block, place, size=5, width=2.0, log=True)
+    # Other looks than those of the blocks, with which they share the legend.
     for order, name in enumerate(("observed", "bound"), start=DRAWN):
         curve = line(mechanism[name], name, log=True, **series(order))
         figure.add_trace(curve, **places[2])
@@ -249,9 +264,11 @@ def collapse_mechanism(mechanism: xr.Dataset) -> go.Figure:
         figure.update_xaxes(title=LENGTH, **place)
         figure.update_yaxes(type="log", **place)
     figure.update_xaxes(steps(mechanism["block"], "block"), **places[3])
-    many = mechanism.sizes["block"] > DRAWN
-    some = "blocks: largest, smallest and two other α*" if many else ""
-    return finish(figure, "The quantities in the proof of Theorem B.3", mechanism, some)
+    title = "The quantities in the proof of Theorem B.3"
+    which_blocks = ""
+    if mechanism.sizes["block"] > DRAWN:
+        which_blocks = "blocks: largest, smallest and two other α*"
+    return finish(figure, title, mechanism, which_blocks)
 
 
 @draws(
@@ -269,7 +286,6 @@ def retained_by_kind(ablation: xr.Dataset) -> go.Figure:
     Args:
         ablation: a result of `squashlens.separator_ablation`, or several by label.
 
-
     Returns:
         The figure.
 
@@ -277,6 +293,7 @@ def retained_by_kind(ablation: xr.Dataset) -> go.Figure:
         InputError: if no ablation was measured.
     """
     layer = int(ablation["layer"][-1])
+    # Edits of the prompt, then hooks, along one dimension; their other coordinates differ, and are dropped.
     edits = ablation["retained"].isel(layer=-1).reset_coords(drop=True)
     kinds = [edits.rename(edit="kind")]
     notes = [distance_of(ablation), MARKS]
@@ -298,8 +315,8 @@ def retained_by_kind(ablation: xr.Dataset) -> go.Figure:
     beyond = int(((retained < SHOWN[0]) | (retained > SHOWN[1])).sum())
     if beyond:
         notes.append(f"beyond the axis: {plural(beyond, 'dot')}")
-    for place in (0, 1):
-        figure.add_vline(x=place, line={"color": GUIDE, "dash": "dot", "width": 1.5})
+    for effect in (0, 1):
+        figure.add_vline(x=effect, line={"color": GUIDE, "dash": "dot", "width": 1.5})
     axis = "retained effect (0: as if deleted; 1: nothing changed)"
     figure.update_xaxes(title=axis, range=SHOWN)
     name_rows(figure, names)
@@ -322,16 +339,16 @@ def repeat_tokenization(measured: xr.Dataset) -> go.Figure:
     Args:
         measured: a result of `squashlens.repeat_tokenization`, or several by label.
 
-
     Returns:
         The figure.
     """
     layer = int(measured["layer"][-1])
-    third = min(2, measured.sizes["repeats"] - 1)
+    # The text of the third number of repeats, or of the last, is the example in the title of a panel.
+    example = min(2, measured.sizes["repeats"] - 1)
     titles = []
     for form in measured["form"].values:
         joined = measured.sel(form=form)
-        text = joined["text"].values[third]
+        text = joined["text"].values[example]
         pairs = f"{int(joined['pair'].sum())} of {joined.sizes['repeats']}"
         titles.append(f"{form}: “{text} …”, {pairs} are the pair")
     heights = [170.0] * len(titles)
@@ -364,7 +381,6 @@ def changes(compared: xr.Dataset) -> go.Figure:
     Args:
         compared: a result of `squashlens.compare_interventions`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -380,10 +396,10 @@ def changes(compared: xr.Dataset) -> go.Figure:
     for place, values in zip(places, panels.values(), strict=True):
         for row, name in enumerate(names):
             colour = COLOURS["null" if name == AS_IT_IS else "path_bound"]
-            lengths = np.atleast_1d(values.isel(change=row).astype(float))
-            if values is distance:
-                lengths = lengths[lengths > 0]
-            spread(figure, row, name, lengths, colour, **place)
+            by_length = np.atleast_1d(values.isel(change=row).astype(float))
+            if values is distance:  # its axis is logarithmic
+                by_length = by_length[by_length > 0]
+            spread(figure, row, name, by_length, colour, **place)
     figure.update_xaxes(rangemode="tozero")
     figure.update_xaxes(type="log", **places[0])
     if "accuracy" in compared:
@@ -413,21 +429,24 @@ def synthetic_convergence(
     Args:
         found: a result of `squashlens.synthetic.convergence`, or several by label.
 
-
     Returns:
         The figure.
     """
     several: Any = found  # by label
-    ends = np.array([stack["layer"][[0, -1]] for stack in several.values()]).astype(str)
-    first = ", ".join(np.unique(ends[:, 0]))
-    last = ", ".join(np.unique(ends[:, 1]))
-    titles = [f"D after layer {last}", f"δ of the attention rows of layer {first}"]
+    first_layers = [str(stack["layer"].values[0]) for stack in several.values()]
+    last_layers = [str(stack["layer"].values[-1]) for stack in several.values()]
+    titles = [
+        f"D after layer {', '.join(np.unique(last_layers))}",
+        f"δ of the attention rows of layer {', '.join(np.unique(first_layers))}",
+    ]
     figure, places = grid(titles, 2, [280.0, 280.0], shared_yaxes=True)
     notes = ["95 % intervals of exponents", "dashed: derived exponent"]
     for order, (label, stack) in enumerate(several.items()):
         top = stack.isel(layer=-1)
         bottom = stack.isel(layer=0)
-        powers = f"D ∝ n^{_power(top, 'exponent')}, δ ∝ n^{_power(bottom, 'variation_exponent')}"
+        of_distance = fitted_exponent(top, "exponent")
+        of_variation = fitted_exponent(bottom, "variation_exponent")
+        powers = f"D ∝ n^{of_distance}, δ ∝ n^{of_variation}"
         name = f"{label or 'mean'}: {powers}"
         look = series(order)
         for trace in over_seeds(top["distance"], "mean", name, **look):
@@ -464,7 +483,6 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.synthetic.softmax_total_variation`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -483,17 +501,26 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     figure.update_yaxes(type="log", title="δ")
     rate = f"{float(found['rate']):.0f}".replace("-", "−")
     notes = [
-        f"δ ∝ n^{_power(found, 'exponent')}, derived n^{rate}",
-        f"δ ÷ (1 − k/n) ∝ n^{_power(found, 'leading')}",
+        f"δ ∝ n^{fitted_exponent(found, 'exponent')}, derived n^{rate}",
+        f"δ ÷ (1 − k/n) ∝ n^{fitted_exponent(found, 'leading')}",
     ]
     title = "Total variation of the softmax of two growing sequences"
     return finish(figure, title, (), *notes, height=280)
 
 
-def _power(found: xr.Dataset, name: str) -> str:
-    """The exponent of n that was fitted, with its interval if there is one, as text."""
-    ends = [float(found[f"{name}_{edge}"]) for edge in ("mean", "low", "high")]
-    mean, low, high = (f"{end:z.3f}".replace("-", "−") for end in ends)
-    if mean == "nan":
+def fitted_exponent(
+    found: xr.Dataset, name: str, interval: str = "[{low}, {high}]"
+) -> str:
+    """The exponent of n that was fitted, with its interval if there is one, such as "−0.998 [−1.003, −0.993]".
+
+    `found` has it as `{name}_mean`, `{name}_low` and `{name}_high`. `interval` is the form of the interval.
+    """
+    ends = {}
+    for end in ("mean", "low", "high"):
+        # z: a rounded 0 has no minus sign.
+        ends[end] = f"{found[f'{name}_{end}'].item():z.3f}".replace("-", "−")
+    if ends["mean"] == "nan":
         return "(none fitted)"
-    return mean if low == "nan" else f"{mean} [{low}, {high}]"
+    if ends["low"] == "nan":
+        return ends["mean"]
+    return f"{ends['mean']} {interval.format(**ends)}"

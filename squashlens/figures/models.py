@@ -22,7 +22,7 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, shortened
 from squashlens.figures.drawing.themes import BROWN, COLOURS, series
 
-# Symbol and colour.
+# The symbol and the colour of each outcome.
 OUTCOMES = {
     "kept": ("circle", "#009E73"),
     "lost": ("x", "#D55E00"),
@@ -44,7 +44,6 @@ def lost_answers(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.compare_models`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -55,13 +54,15 @@ def lost_answers(found: xr.Dataset) -> go.Figure:
     figure.add_trace(curve(ends, ends, "", colour=BROWN, dash="dot", mode="lines"))
     guide(figure, 0)
     figure.add_vline(0, line_width=1, line_dash="dot", line_color=BROWN)
-    answers = np.array([shortened(str(a), ANSWER) for a in found["answer"].values])
-    names = np.array(list(map(escape, answers)))
+    answers = [shortened(str(answer), ANSWER) for answer in found["answer"].values]
+    hovers = np.array([escape(answer) for answer in answers])
     outcomes = found["outcome"].values
-    add_marks(figure, before, after, outcomes, OUTCOMES, names, size=7)
+    add_marks(
+        figure, before, after, kinds=outcomes, looks=OUTCOMES, texts=hovers, size=7
+    )
     figure.update_xaxes(title="lead in the reference (nats)")
     figure.update_yaxes(title="lead in the other model (nats)")
-    lost = answers[outcomes == "lost"].tolist()
+    lost = np.array(answers)[outcomes == "lost"].tolist()
     notes = ["dotted lines: 0, and equal leads"]
     if 0 < len(lost) <= NAMED:
         notes.append(f"lost: {', '.join(lost)}")
@@ -79,12 +80,12 @@ def lost_shares(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.compare_models`, or several by label.
 
-
     Returns:
         The figure.
     """
     shares = with_interval(found, "right").transpose("model", "group")
-    by_model = dict(zip(map(str, found["model"].values), shares, strict=True))
+    models = found["model"].values.astype(str).tolist()
+    by_model = dict(zip(models, shares, strict=True))
     title = "Share of right answers in both models"
     return _shares(by_model, "share of prompts", title, found)
 
@@ -100,12 +101,11 @@ def damages(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.damage_by_block`, or several by label.
 
-
     Returns:
         The figure.
     """
     figure = go.Figure()
-    # The embedding is before block 0, and norm and head after the last.
+    # Parts are at the numbers of blocks: the embedding is before block 0, and norm and head after the last.
     places = np.arange(found.sizes["part"]) - 1
     lost = with_interval(found, "mean_damage").assign_coords(part=places)
     streams = found["streams"].values
@@ -133,11 +133,10 @@ def kept_blocks(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.blocks_to_keep`, or several by label.
 
-
     Returns:
         The figure.
     """
-    # The coordinate `kept` says which set it is, and `units_kept` which blocks are in it.
+    # The coordinate `kept` says which set it is, and `units_kept` which blocks are in it: "selected: block 3".
     has_no_units = found["kept"].isin(["none", "all blocks"])
     with_units = found["kept"].str.cat(found["units_kept"], sep=": ")
     names = found["kept"].where(has_no_units, with_units)
@@ -154,19 +153,28 @@ def _shares(
     found: xr.Dataset,
     *notes: str,
 ) -> go.Figure:
-    """A row for each label of shares, with a mark and an interval for each name."""
+    """A figure of shares with their intervals along the x axis, one row for each of their labels.
+
+    Args:
+        by_name: shares over one dimension, by the name that the legend has for their marks; all have the same labels.
+        axis: title of the x axis.
+        title: title of the figure.
+        found: the result, for the line below the title.
+        notes: further parts of this line.
+    """
     figure = go.Figure()
     labels: list[str] = []
     for order, (name, shares) in enumerate(by_name.items()):
         (dim,) = shares.dims
-        labels = list(map(str, shares[dim].values))
+        labels = shares[dim].values.astype(str).tolist()
         rows = shares.assign_coords({dim: np.arange(len(labels))})
         look = series(order) | {"mode": "markers", "hover": "%{x:.4g}"}
+        # `line` draws shares upright: x and y change places, with the bars.
         marks: Any = line(rows, name, **look)
         bars = marks.error_y.to_plotly_json()
         marks.update(x=marks.y, y=marks.x, error_x=bars, error_y={"visible": False})
         figure.add_trace(marks)
     figure.update_xaxes(title=axis, range=SHARES)
-    name_rows(figure, map(escape, labels))
+    name_rows(figure, [escape(label) for label in labels])
     height = 26 * (len(labels) + 1)
     return finish(figure, title, found, "bars: 95 % intervals", *notes, height=height)

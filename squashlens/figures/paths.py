@@ -1,5 +1,7 @@
 """Where the weight of attention paths is: by start, by hops, along single paths, and after repeated attention."""
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
@@ -21,8 +23,8 @@ from squashlens.records.joining import without_padding
 from squashlens.records.sentences import percent, plural
 
 FLOOR = 1e-6  # all shares below this have the same colour
-LOWEST = 1e-10  # of the path weights that are drawn
-DRAWN = 4  # of many blocks
+LOWEST = 1e-10  # the y axis of path weights ends there at the latest
+DRAWN = 4  # of many blocks, how many are drawn
 
 
 @draws(
@@ -35,7 +37,6 @@ def composition(shares: xr.DataArray) -> go.Figure:
 
     Args:
         shares: a result of `squashlens.attention_paths.composition`, or several by label.
-
 
     Returns:
         The figure.
@@ -50,7 +51,6 @@ def hops(shares: xr.DataArray) -> go.Figure:
     Args:
         shares: a result of `squashlens.attention_paths.hops`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -58,9 +58,10 @@ def hops(shares: xr.DataArray) -> go.Figure:
 
 
 def _starts(shares: xr.DataArray, row: str) -> go.Figure:
-    """A map of where the paths start."""
+    """A map of the share of paths that start at each position, over (row, position); `row` names the y axis."""
     shares = without_padding(shares)
-    figure = token_figure(shares, tokens_of(shares), row, "share of paths", True, FLOOR)
+    tokens = tokens_of(shares)
+    figure = token_figure(shares, tokens, row, "share of paths", log=True, floor=FLOOR)
     return finish(figure, f"Where the paths to the query start, by {row}", shares)
 
 
@@ -79,20 +80,22 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     Args:
         paths: a result of `squashlens.attention_paths.strongest_paths`, or several by label.
 
-
     Returns:
         The figure.
     """
     paths = without_padding(paths).dropna("path", subset=["share"])
     tokens = tokens_of(paths)
     first = f"start at “{tokens[min(tokens)]}”"
-    sunk = paths["position_at"].isel(layer=0).values == min(tokens)
-    drawn = paths if sunk.all() else paths.isel(path=~sunk)
+    is_from_first = paths["position_at"].isel(layer=0).values == min(tokens)
+    drawn = paths
+    if not is_from_first.all():
+        drawn = paths.isel(path=~is_from_first)
     strength = drawn["share"].values / drawn["share"].values.max()
-    # The ends of the scale are not seen on a dark or on a light ground.
-    places = np.linspace(0.25, 0.85, len(strength)).tolist()
-    colours = list(map(str, sample_colorscale("Viridis", places)))
+    # From 0 to 1 on the colour scale, without its ends: they are not seen on a dark or on a light ground.
+    on_scale = np.linspace(0.25, 0.85, len(strength)).tolist()
+    colours: Any = sample_colorscale("Viridis", on_scale)
     figure = go.Figure()
+    # Paths are in decreasing order of their shares: the strongest is drawn last, above the others.
     for rank in reversed(range(len(strength))):
         walk = drawn["position_at"].values[rank]
         names = [number_token(place, tokens.get(place, "")) for place in walk.tolist()]
@@ -100,7 +103,7 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
         path = curve(
             walk,
             paths["layer"].values,
-            colour=colours[rank],
+            colour=str(colours[rank]),
             width=1.5 + 6 * strength[rank],
             customdata=names,
             hover=f"layer %{{y}}, %{{customdata}}<br>{share}",
@@ -110,10 +113,10 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     figure.update_yaxes(steps(paths["layer"], "layer ℓ"))
     weight = percent(float(drawn["share"].sum()))
     notes = [f"{plural(len(strength), 'path')} with {weight} of the weight of all"]
-    if sunk.all():
+    if is_from_first.all():
         notes.append(f"all {first}: avoid=[0] measures others")
-    elif sunk.any():
-        notes.append(f"without {sunk.sum()} that {first}")
+    elif is_from_first.any():
+        notes.append(f"without {is_from_first.sum()} that {first}")
     return finish(figure, "The strongest paths to the query", paths, *notes, height=320)
 
 
@@ -131,28 +134,29 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     Args:
         limit: a result of `squashlens.attention_paths.depth_limit`, or several by label.
 
-
     Returns:
         The figure.
     """
     figure = go.Figure()
-    later = limit["depth"].where(limit["depth"] >= 1, drop=True)
+    # The path weight falls by the predicted rate with each application, from the first one on.
+    depths = limit["depth"].where(limit["depth"] >= 1, drop=True)
     heights = []
     for number, block in enumerate(spaced(limit["rest"].isel(depth=-1).values)):
-        here = limit.isel(block=block)
-        name = f"block {int(here['block'])}"
+        of_block = limit.isel(block=block)
+        name = f"block {int(of_block['block'])}"
         look = series(number) | {"size": 5}
-        dotted = look | {"dash": "dot", "mode": "lines", "width": 1.5}
-        law = here["rest"].sel(depth=later[0]) * here["predicted_rate"] ** (
-            later - later[0]
-        )
-        figure.add_trace(line(here["rest"], name, log=True, **look))
-        figure.add_trace(line(law, name, **dotted))
-        heights += [here["rest"].clip(min=LOWEST), law.clip(min=LOWEST)]
+        figure.add_trace(line(of_block["rest"], name, log=True, **look))
+        heights.append(of_block["rest"].clip(min=LOWEST))
+        if depths.size:
+            dotted = look | {"dash": "dot", "mode": "lines", "width": 1.5}
+            start = of_block["rest"].sel(depth=depths[0])
+            predicted = start * of_block["predicted_rate"] ** (depths - depths[0])
+            figure.add_trace(line(predicted, name, **dotted))
+            heights.append(predicted.clip(min=LOWEST))
     title = "number of times the block's attention is applied"
     figure.update_xaxes(steps(limit["depth"], title))
     figure.update_yaxes(log_axis(*heights), title="path weight not at the first token")
-    notes = ["dotted: predicted rate"]
+    notes = ["dotted: predicted rate"] if depths.size else []
     if limit.sizes["block"] > DRAWN:
         notes.append(f"slowest, fastest and two more of {limit.sizes['block']} blocks")
     title = "Depth limit: path weight by number of repetitions"
@@ -160,6 +164,8 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
 
 
 def spaced(ends: np.ndarray) -> list[int]:
-    """Of curves that end at these values, those to draw: at most four, from the highest to the lowest."""
-    places = np.linspace(0, len(ends) - 1, min(len(ends), DRAWN)).round().astype(int)
-    return np.argsort(ends)[::-1][places].tolist()
+    """Of curves that end at these values, the numbers of those to draw: the highest, the lowest, and two between them
+    that are evenly spaced by rank; all of up to four, from the highest to the lowest."""
+    ranks = np.linspace(0, len(ends) - 1, min(len(ends), DRAWN)).round().astype(int)
+    from_highest = np.argsort(ends)[::-1]
+    return from_highest[ranks].tolist()

@@ -52,7 +52,7 @@ PANELS = {
     },
 }
 HEIGHT, ROW = 110.0, 32.0  # pixels of a panel, and of a row of verdicts
-VERDICTS = {  # symbol and colour
+VERDICTS = {  # symbol and colour of each verdict
     "answered": ("circle", "#009E73"),
     "preferred, not answered": ("square", "#56B4E9"),
     "reaches the last token, not used": ("diamond", "#D55E00"),
@@ -61,7 +61,7 @@ VERDICTS = {  # symbol and colour
 }
 # Random weights may recover the same lengths as the model: they are wider.
 RANDOM = {"colour": COLOURS["null"], "width": 5.0, "size": 4}
-# Of the right answer, the one that wins or comes second, and controls.
+# The looks of the right answer, of its rival (the answer that wins or comes second), and of controls.
 RIGHT = {"colour": "#009E73", "width": 3.5, "size": 8}
 RIVAL = {"colour": "#D55E00", "width": 2.5, "size": 7, "symbol": "square"}
 CONTROLS = (
@@ -91,7 +91,6 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.collapse_vs_readout`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -104,6 +103,7 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     titles = [*shares, "Distance of pairs: median, smallest to largest", "Verdict"]
     heights = [HEIGHT] * (len(shares) + 1) + [ROW * (len(rows) + 1)]
     figure, places = grid(titles, heights=heights, shared_xaxes=True)
+    # Panels of shares, as many as were measured; then that of D; then that of verdicts.
     for place, title in zip(places, shares, strict=False):
         for order, (name, (text, colour)) in enumerate(PANELS[title].items()):
             if name in found:
@@ -115,23 +115,23 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     for trace in over_seeds(found["distance"], "median", "", colour=orange):
         figure.add_trace(trace, **places[-2])
     figure.update_yaxes(type="log", title=distance_of(found), **places[-2])
-    levels = [rows.index(verdict) for verdict in verdicts]
+    row_of_length = [rows.index(verdict) for verdict in verdicts]
     marks = {"mode": "markers", "symbol": "square", "size": 9, "hover": "%{x} items"}
-    squares = curve(found["length"].values, levels, colour=BROWN, **marks)
+    squares = curve(found["length"].values, row_of_length, colour=BROWN, **marks)
     figure.add_trace(squares, **places[-1])
-    name_rows(figure, map(escape, rows), len(titles))
+    name_rows(figure, [escape(verdict) for verdict in rows], row=len(titles))
     figure.update_xaxes(title=LENGTH)
     notes = [cannot_be_judged({"": found})]
     if "r2_y" not in found:
         notes.append("no probe at these lengths")
-    same = int((found["distance"].median("seed") == 0).sum())
-    if same:
-        notes.append(f"median D is 0, and not drawn, at {plural(same, 'length')}")
+    n_zero = int((found["distance"].median("seed") == 0).sum())
+    if n_zero:
+        notes.append(f"median D is 0, and not drawn, at {plural(n_zero, 'length')}")
     return finish(figure, "Collapsed, or not read out?", found, *notes)
 
 
 def _share(found: xr.Dataset, name: str) -> xr.DataArray:
-    """Values from 0 to 1 with their intervals, if there are several seeds; what is below 0 is 0."""
+    """A variable over (length) from 0 to 1, with its intervals if there are several seeds; what is below 0 is 0."""
     values = with_interval(found, name).astype(float)
     if found.sizes["seed"] == 1:
         values = values.drop_vars(["low", "high"], errors="ignore")
@@ -149,7 +149,6 @@ def probe(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.probe`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -159,12 +158,9 @@ def probe(found: xr.Dataset) -> go.Figure:
         overall = overall.expand_dims(length=["all"], axis=1)
         trained = xr.concat([trained, overall], dim="length")
     panels = {"": trained}
-    random = "r2_random_model"
-    if (
-        random in found
-        and found.get(f"{random}_y", xr.DataArray(np.nan)).notnull().any()
-    ):
-        random_weights = _with_y_as_layer(found, random)
+    random_y = found.get("r2_random_model_y")  # NaN if it was not measured
+    if "r2_random_model" in found and random_y is not None and random_y.notnull().any():
+        random_weights = _with_y_as_layer(found, "r2_random_model")
         panels = {"this model": trained, "random weights": random_weights}
     heights = [260.0] * len(panels)
     figure, places = grid(list(panels), len(panels), heights, shared_yaxes=True)
@@ -173,8 +169,9 @@ def probe(found: xr.Dataset) -> go.Figure:
     figure.update_layout(coloraxis_colorbar_labelalias={"0": "≤ 0"})
     figure.update_xaxes(type="category", title=LENGTH)
     rows = steps(range(trained.sizes["layer"]), "layer ℓ")
-    top = {"tick0": trained.sizes["layer"] - 1, "showgrid": False}  # y has a label
-    figure.update_yaxes(rows | top, type="category")
+    # Ticks are counted from the last row, y, so that it has a label.
+    from_top = {"tick0": trained.sizes["layer"] - 1, "showgrid": False}
+    figure.update_yaxes(rows | from_top, type="category")
     notes = ["y: the last layer's output after the final norm"]
     if trained.isnull().any():
         notes.append("blank: no R²")
@@ -183,7 +180,10 @@ def probe(found: xr.Dataset) -> go.Figure:
 
 
 def _with_y_as_layer(found: xr.Dataset, name: str) -> xr.DataArray:
-    """A variable with y as an additional layer, and with layers and lengths as text."""
+    """A variable over (layer, length) with that of y, `{name}_y`, as the last layer, labelled "y".
+
+    So labels of layers are text; those of lengths too, since the figure of a probe adds "all".
+    """
     texts = {dim: found[dim].values.astype(str) for dim in found[name].dims}
     found = found.assign_coords(texts)
     y = found[f"{name}_y"].expand_dims(layer=["y"])
@@ -203,28 +203,32 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     Args:
         answers: a result of `squashlens.answer_by_layer`, or several by label.
 
-
     Returns:
         The figure.
     """
-    several: Any = answers  # by label
+    several: Any = answers  # by label; "" is that of a single result
     lines = {}
     for label, found in several.items():
         shares = with_interval(found, "mean_likeliest")
-        lines[label] = shares.isel(scored=0)
-        if label == "":
-            for scored in found["scored"].values:
-                lines[str(scored)] = shares.sel(scored=scored)
-    lines.pop("", None)
+        if label:
+            lines[label] = shares.isel(scored=0)  # the right answer
+            continue
+        for scored in found["scored"].values:
+            lines[str(scored)] = shares.sel(scored=scored)
     figure = go.Figure()
     add_lines(figure, lines)
-    guide(figure, *{found["chance"].item() for found in several.values()})
+    guide(figure, *_chances(several))
     layers = np.concatenate([shares["layer"] for shares in lines.values()])
     figure.update_xaxes(steps(layers, "layer ℓ"))
     figure.update_yaxes(title="share of prompts", range=SHARES)
     title = "From which layer on does the right answer lead?"
     notes = ["dotted line: chance", "bars: 95 % intervals"]
     return finish(figure, title, several.values(), *notes)
+
+
+def _chances(several: Mapping[str, xr.Dataset]) -> set[float]:
+    """The levels of chance of results, each once."""
+    return {found["chance"].item() for found in several.values()}
 
 
 @draws(
@@ -258,8 +262,11 @@ def answer_way(found: xr.Dataset) -> go.Figure:
     rival = shortened(bare(way["rival"].item()), ANSWER)
     outcome = "next" if way["answered"].item() else "which wins"
     of_rival = line(way["rival_probability"], f"“{rival}”, {outcome}", **RIVAL)
+    # The answer, its rival, and then the controls.
     for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
-        name = scored.removesuffix(" 0") if order else f"“{answer}”, the answer"
+        name = f"“{answer}”, the answer"
+        if order:
+            name = scored.removesuffix(" 0")  # the number of the first random model
         values = way["probability"].isel(scored=order)
         if values.notnull().any():
             figure.add_trace(line(values, name, **_scored(order)), **above)
@@ -271,6 +278,7 @@ def answer_way(found: xr.Dataset) -> go.Figure:
         is_beyond = np.abs(part["written"]) > part["written_by_chance"]
         opacity = np.where(is_beyond, 1.0, 0.45)  # seen on a dark ground too
         figure.add_bar(
+            # Between the layers that a block reads and writes, side by side.
             x=part["block"].values + 0.3 + 0.4 * side,
             y=part["written"].values,
             width=0.36,
@@ -287,7 +295,7 @@ def answer_way(found: xr.Dataset) -> go.Figure:
 
 
 def _scored(order: int) -> dict[str, Any]:
-    """The look of the right answer, or of one of its controls."""
+    """The look of the right answer, which is the first along `scored`, or of one of its controls."""
     return RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
 
 
@@ -305,14 +313,13 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.answer_by_layer`, or several by label.
 
-
     Returns:
         The figure.
     """
     titles = ["share answered", "probability", "log-odds, nats", "probability by layer"]
     figure, places = grid(titles, 2, [170.0] * 4)
     names = found["group"].values.astype(str).tolist()
-    # Groups are in the order of the prompts, and a panel has them by number; marks of one group are side by side.
+    # Three panels have groups by number along the x axis, in the order of the prompts; marks of one are side by side.
     numbers = np.arange(len(names))
     answered = with_interval(found, "mean_answered").assign_coords(group=numbers)
     marks: dict[str, Any] = RIGHT | {"mode": "markers"}
@@ -349,7 +356,6 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.sublayer_effects`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -366,6 +372,7 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
             look = look | {"dash": "dot", "size": 4}
             random = line(without["net_random"], f"random vector in {name}", **look)
             figure.add_trace(random)
+    # What the same selection reaches by chance: with random changes or, if there are none, with shuffled answers.
     limit = found["selected_net_random_limit"]
     limit = limit.fillna(found["selected_net_shuffled_limit"])
     guide(figure, 0.0, float(limit))
@@ -398,7 +405,6 @@ def separation_curve(
     Args:
         separation: a result of `squashlens.distinguishable_lengths`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -418,7 +424,7 @@ def separation_curve(
     for order, (label, found) in enumerate(lines.items()):
         look = series(order) | {"width": 2.0}
         figure.add_traces(_by_layer(found, "recovery", label or "model", **look))
-    guide(figure, *{found["chance"].item() for found in lines.values()})
+    guide(figure, *_chances(lines))
     figure.update_xaxes(_layers_and_y(*lines.values()))
     figure.update_yaxes(title="lengths recovered", range=SHARES)
     title = "Lengths that can be told apart"
@@ -426,20 +432,25 @@ def separation_curve(
 
 
 def _layers_and_y(*several: xr.Dataset) -> dict[str, Any]:
-    """An axis of layers, and of y as the layer after the last."""
+    """An axis of layers, and of y as the layer after the last; its title says where y is, perhaps at several places."""
     tops = np.unique([found["layer"][-1] + 1 for found in several])
-    told = ", ".join(tops.astype(str))
-    return steps(np.append(tops, 0), f"layer ℓ ({told}: y, after the final norm)")
+    numbers = ", ".join(tops.astype(str))
+    return steps(np.append(tops, 0), f"layer ℓ ({numbers}: y, after the final norm)")
 
 
 def _by_layer(
     found: xr.Dataset, name: str, text: str, **style: Any
 ) -> list[go.Scatter]:
-    """A variable by layer, with y as a further layer; a curve for each model with random weights."""
+    """A variable by layer, with that of y, `{name}_y`, as the layer after the last; with models of random weights as a
+    further dimension, a curve for each.
+
+    `text` is the name of the curves, and `style` are arguments of `line`.
+    """
     y = found[f"{name}_y"].expand_dims(layer=[int(found["layer"][-1]) + 1])
     values = xr.concat([found[name], y], dim="layer").transpose(..., "layer")
-    rows = values if values.ndim == 2 else [values]
-    return [line(row, text, **style) for row in rows]
+    if values.ndim == 1:
+        values = values.expand_dims("model")
+    return [line(row, text, **style) for row in values]
 
 
 @draws("squashlens.diagnose", "log_odds log_odds_after log_odds_noise: pair")
@@ -451,7 +462,6 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
 
     Args:
         found: a result of `squashlens.diagnose`, or several by label.
-
 
     Returns:
         The figure.
@@ -475,7 +485,8 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     verdicts = found["verdict"].values.astype(str)
     height = ABOVE * np.abs([first, second]).max()
     above = np.full(len(x), height if height > 0 else 1.0)
-    add_marks(figure, x, above, verdicts, VERDICTS, np.array(texts), size=10)
+    hovers = np.array(texts)
+    add_marks(figure, x, above, kinds=verdicts, looks=VERDICTS, texts=hovers, size=10)
     axes = {"length": "lengths of the two prompts", "answer": "right answers"}
     figure.update_xaxes(tickvals=x, ticktext=texts, title=axes[kind])
     figure.update_yaxes(title="log-odds of first and second answer (nats)")
@@ -492,7 +503,6 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
 
     Args:
         found: a result of `squashlens.diagnose`, or several by label.
-
 
     Returns:
         The figure.

@@ -33,8 +33,8 @@ from squashlens.records.joining import without_padding
 from squashlens.records.sentences import number
 
 BLUE = COLOURS["path_bound"]
-# The curves of each panel of `attribution`. Path bounds have other units than norms, and are larger by powers of ten in
-# deep models.
+# For each panel of `attribution`, the variables that it shows and the names of their curves. Path bounds have other
+# units than norms, and are larger by powers of ten in deep models.
 PANELS = {
     "Path bound": {"path_bound": "path bound", "null": "under uniform attention"},
     "Jacobian norm": {"jacobian_frozen": "attention frozen", "jacobian": "Jacobian"},
@@ -68,10 +68,10 @@ def by_token(values: xr.DataArray) -> go.Figure:
     values = moved_probability(values)  # of the next token: from 0 to 1, not to 2
     values = with_its_intervals(values)
     if "query" in values.coords and values["query"].ndim == 0:
-        # A study may count queries from the end.
         query = int(values["query"])
-        last = query if query >= 0 else query + values.sizes["position"]
-        values = values.isel(position=values["position"].values <= last)
+        if query < 0:  # a study may count queries from the end
+            query += values.sizes["position"]
+        values = values.isel(position=values["position"].values <= query)
     title, axis = titles_of(values)
     figure = go.Figure(_token_curve(values, colour=BLUE))
     figure.update_yaxes(title=axis, rangemode="tozero")
@@ -133,6 +133,7 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
         The figure.
     """
     sensitivity = without_padding(sensitivity)
+    # ρ compares all tokens after BOS and before the last one.
     last = sensitivity.sizes["position"] - 1
     first = last - int(sensitivity["compared_tokens"])
     compared = sensitivity.isel(position=slice(first, last))
@@ -143,10 +144,11 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
     figure = go.Figure()
     notes = ["without BOS and the last token"]
     for name, text in PANELS["Path bound"].items():
-        seen = ((compared[name] > 0) & (compared["jacobian"] > 0)).values
-        norms = compared["jacobian"][seen]
+        are_positive = ((compared[name] > 0) & (compared["jacobian"] > 0)).values
+        norms = compared["jacobian"][are_positive]
         dots = _token_curve(norms, text, mode="markers", size=8, **looks[name])
-        dots.x = compared[name].values[seen]  # in place of its position
+        # `_token_curve` draws over positions; here x is the bound in place of the position.
+        dots.x = compared[name].values[are_positive]
         figure.add_trace(dots)
         notes.append(f"Spearman's ρ {_rank(compared, name)}")
     notes[-1] += " (null)"
@@ -157,7 +159,7 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
 
 
 def _rank(found: xr.Dataset, estimate: str) -> str:
-    """A rank correlation with its interval, if there is one."""
+    """Spearman's ρ of an estimate with the Jacobian norms, with its interval if there is one, as "0.9 [0.8, 0.95]"."""
     rho = with_interval(found, "rank_agreement").sel(estimate=estimate)
     if "low" not in rho.coords:
         return number(rho)
@@ -178,12 +180,14 @@ def substitution(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.substitution_effect or squashlens.knockout_effect`, or several by label.
 
-
     Returns:
         The figure.
     """
     found = without_padding(found)
-    shown = {name: moved_probability(found[name]) for name in EFFECTS if name in found}
+    shown: dict[str, xr.DataArray] = {}
+    for name in EFFECTS:
+        if name in found:
+            shown[name] = moved_probability(found[name])
     notes = []
     verb = "knocking out"
     if "output_change_std" in found:
@@ -196,13 +200,17 @@ def substitution(found: xr.Dataset) -> go.Figure:
     if "target_score_change" in shown:
         target = f"“{found['target'].item()}”"
         against = found["against"].item()
-        notes.append(f"lead: {target} over “{against}”" if against else f"of {target}")
+        of_target = f"of {target}"
+        if against:
+            of_target = f"lead: {target} over “{against}”"
+        notes.append(of_target)
     titles = [titles_of(values)[0] or name for name, values in shown.items()]
     figure, places = grid(titles, heights=[130] * len(titles), shared_xaxes=True)
     for place, values in zip(places, shown.values(), strict=True):
         figure.add_trace(_token_curve(values, colour=BLUE), **place)
-        unit = escape(str(values.attrs.get("units", "1")))
-        figure.update_yaxes(title="" if unit == "1" else unit, **place)
+        unit = str(values.attrs.get("units", "1"))
+        if unit != "1":  # 1: without a unit
+            figure.update_yaxes(title=escape(unit), **place)
     figure.update_xaxes(token_axis(tokens_of(found))).update_yaxes(rangemode="tozero")
     return finish(figure, f"What {verb} each token changes", found, *notes)
 
@@ -215,7 +223,6 @@ def jacobian(found: xr.Dataset) -> go.Figure:
 
     Args:
         found: a result of `squashlens.jacobian`, or several by label.
-
 
     Returns:
         The figure.
@@ -269,9 +276,11 @@ def token_map(values: xr.DataArray) -> go.Figure:
     short = str(values.name or "value").replace("_", " ")
     if "norm" in title:
         short = "norm"
-    wide = is_wide(values.values)
-    figure = token_figure(values, tokens_of(values), rows[0], short, wide)
-    blank = "blank: 0" if wide and (values.values == 0).any() else ""
+    log = is_wide(values.values)
+    figure = token_figure(values, tokens_of(values), rows[0], short, log=log)
+    blank = ""
+    if log and (values.values == 0).any():
+        blank = "blank: 0"
     return finish(figure, f"{title or 'Values'}, by {rows[0]}", values, blank)
 
 
@@ -288,7 +297,6 @@ def token_influence(found: xr.Dataset) -> go.Figure:
 
     Args:
         found: a result of `squashlens.token_influence`, or several by label.
-
 
     Returns:
         The figure.
@@ -311,7 +319,6 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     Args:
         sinks: a result of `squashlens.attention_sinks`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -333,7 +340,6 @@ def head_statistics(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.head_statistics`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -350,7 +356,6 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
 
     Args:
         probabilities: a result of `squashlens.top_tokens`, or several by label.
-
 
     Returns:
         The figure.
@@ -371,10 +376,14 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
 
 
 def _token_curve(values: xr.DataArray, name: str = "", **style: Any) -> go.Scatter:
-    """A curve over positions, whose hover text has each token and its interval."""
+    """A curve of values over (position), whose hover text has each token and, if there are any, its interval.
+
+    `style` are further arguments of `line`.
+    """
     texts = [number_token(place, token) for place, token in tokens_of(values).items()]
     if interval_note(values):
-        ends = zip(texts, *ends_of(values), strict=True)
-        texts = [f"{text}<br>{low:.6g} to {high:.6g}" for text, low, high in ends]
+        intervals = zip(*ends_of(values), strict=True)
+        for place, (low, high) in enumerate(intervals):
+            texts[place] += f"<br>{low:.6g} to {high:.6g}"
     style |= {"customdata": np.array(texts, dtype=object)}
     return line(values, name, hover="%{customdata}<br>%{y:.6g}", **style)

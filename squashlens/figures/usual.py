@@ -41,13 +41,17 @@ def usual_figures() -> list[Any]:
     usual = []
     for name in public.__all__:
         figure: Any = getattr(public, name)
-        if getattr(figure, "__draws__", (None, None, False))[2]:
+        # What `draws` has set; other functions, such as `save`, have none.
+        _, _, is_usual = getattr(figure, "__draws__", (None, None, False))
+        if is_usual:
             usual.append(figure)
-    return sorted(usual, key=_variables_needed, reverse=True)
+    return sorted(usual, key=_n_needed, reverse=True)
 
 
-def _variables_needed(figure: Any) -> int:
-    return len(figure.__draws__[1])
+def _n_needed(figure: Any) -> int:
+    """The number of variables that a figure needs."""
+    _, dims_of, _ = figure.__draws__
+    return len(dims_of)
 
 
 @validated
@@ -107,15 +111,16 @@ def _usual_of(*results: Result) -> Any:
 
 
 def _whole(result: Result) -> go.Figure | None:
-    """The usual figure of a result that has the dimensions it draws."""
+    """The usual figure of a result that has the dimensions it draws; None if there is none."""
     figure = _usual_of(result)
     return None if figure is None else figure(result)
 
 
 def _apart(result: Result) -> go.Figure | None:
-    """A panel for each label of one dimension or two that the usual figure of a result does not draw."""
-    few = [str(dim) for dim in result.dims if result.sizes[dim] <= MOST_PANELS]
-    for dims in chain(combinations(few, 1), combinations(few, 2)):
+    """A panel for each label of one dimension or two that the usual figure of a result does not draw; None if no
+    figure draws the parts, or there are more than 12."""
+    short_dims = [str(dim) for dim in result.dims if result.sizes[dim] <= MOST_PANELS]
+    for dims in chain(combinations(short_dims, 1), combinations(short_dims, 2)):
         parts = _parts(result, dims)
         if 0 < len(parts) <= MOST_PANELS:
             figure = _usual_of(*parts.values())
@@ -125,9 +130,11 @@ def _apart(result: Result) -> go.Figure | None:
 
 
 def _parts(result: Any, dims: Sequence[str]) -> dict[str, Any]:
-    """The result for each label along some dimensions, by a label for its panel; without those that are empty."""
+    """The result for each label along some dimensions, by the title of its panel, such as "prompt 0, to layer 6";
+    without parts that are empty."""
     parts = {}
-    for places in product(*(range(result.sizes[dim]) for dim in dims)):
+    sizes = [range(result.sizes[dim]) for dim in dims]
+    for places in product(*sizes):
         indices = dict(zip(dims, places, strict=True))
         part = _without_padding(result.isel(indices))
         labels = []
@@ -139,17 +146,20 @@ def _parts(result: Any, dims: Sequence[str]) -> dict[str, Any]:
 
 
 def _without_padding(part: Any) -> Any:
-    """A part of a joined result without the labels that only longer parts have."""
+    """A part of a joined result without the labels that only longer parts have: there all its floating-point variables
+    are NaN."""
     data = part.to_dataset(name="values") if isinstance(part, xr.DataArray) else part
     floats = data[[name for name in data if data[name].dtype.kind == "f"]]
     for dim in floats.dims:
         if dim in floats.indexes:
-            part = part.sel({dim: floats.dropna(dim, how="all")[dim]})
+            labels = floats.dropna(dim, how="all")[dim]
+            part = part.sel({dim: labels})
     return part
 
 
 def _of_values(result: Result) -> go.Figure | None:
-    """Values that are no whole result: lines of an array, or a panel for each variable of a Dataset."""
+    """Values that are no whole result: lines of an array, or a panel for each variable of a Dataset; None if nothing
+    of them can be drawn."""
     if isinstance(result, xr.DataArray):
         return plain(result)
     if len(result.data_vars) == 1:  # an array that a study combined
@@ -173,7 +183,7 @@ def _of_values(result: Result) -> go.Figure | None:
 
 def _no_figure(result: Result) -> InputError:
     """An error for a result that no figure can draw."""
-    over = ", ".join(map(str, result.dims))
+    over = ", ".join(str(dim) for dim in result.dims)
     return InputError(
         f"There is no figure for these values over ({over}).",
         "Give the unchanged result of a measurement, or numbers over one dimension or two: "
@@ -218,8 +228,13 @@ def panels(
             f"Use 1 to {len(parts)}.",
         )
     if not isinstance(parts, Mapping):
-        letters = [*ascii_lowercase, *map(str, range(27, len(parts) + 1))]
-        parts = {f"({letters[at]})": part for at, part in enumerate(parts)}
+        by_letter = {}
+        for number, part in enumerate(parts):
+            letter = str(number + 1)  # after (z) comes (27)
+            if number < len(ascii_lowercase):
+                letter = ascii_lowercase[number]
+            by_letter[f"({letter})"] = part
+        parts = by_letter
     figures = {}
     for label, part in parts.items():
         figures[label] = part if isinstance(part, go.Figure) else of(part)
@@ -227,10 +242,12 @@ def panels(
 
 
 def _fits(result: Any, figure: Any) -> bool:
-    """Whether a figure can draw a result."""
+    """Whether a figure can draw a result: its type, and the variables and dimensions that the figure needs."""
     maker, dims_of, _ = figure.__draws__
-    drawn = next(iter(signature(figure).parameters.values())).annotation
-    if type(result).__name__ not in str(getattr(drawn, "__value__", drawn)):
+    # The annotation of the first argument names Dataset or DataArray; an alias has it as its value.
+    first = next(iter(signature(figure).parameters.values()))
+    annotation = getattr(first.annotation, "__value__", first.annotation)
+    if type(result).__name__ not in str(annotation):
         return False
     try:
         require(with_mode(result, dims_of), "result", maker, dims_of)
@@ -242,7 +259,7 @@ def _fits(result: Any, figure: Any) -> bool:
 def plain(values: xr.DataArray) -> go.Figure | None:
     """Numbers over one dimension or two, as at most four lines or as a map; None for any other array.
 
-    The colours of positive values that span more than a factor of ten are their logarithms.
+    Labels that are text are shortened. Colours are logarithms if the positive values span more than a factor of ten.
     """
     if values.ndim not in (1, 2) or values.dtype.kind not in "biuf" or not values.size:
         return None
@@ -255,7 +272,8 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     if values.ndim == 2 and min(values.shape) > LINES:
         return _map(_with_markup(values, *values.dims))
     if values.ndim == 2 and len(values) > LINES:
-        values = values.transpose()
+        values = values.transpose()  # a line for each label of the shorter dimension
+    # Names of lines are plain text: `line` escapes them.
     values = _with_markup(values, values.dims[-1])
     by_name = {"": values}
     if values.ndim == 2:
@@ -264,8 +282,9 @@ def plain(values: xr.DataArray) -> go.Figure | None:
         by_name = dict(zip(names, values, strict=True))
     figure = go.Figure()
     add_lines(figure, by_name)
+    # Marks without lines: of answers whose longer lengths cannot be judged, and over texts, which have no order.
     unable = cannot_be_judged({"": values.to_dataset(name="values")})
-    if unable or values[values.dims[-1]].dtype.kind in "OUT":  # without an order
+    if unable or values[values.dims[-1]].dtype.kind in "OUT":
         figure.update_traces(mode="markers")
     title, axis = titles_of(values)
     figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
@@ -287,15 +306,16 @@ def _map(values: xr.DataArray) -> go.Figure:
     title, _ = titles_of(values)
     name = str(values.name or "value").replace("_", " ")
     unit = values.attrs.get("units", "1")
-    short = name if unit == "1" else unit
+    of_colours = name if unit == "1" else unit
     log = is_wide(values.values)
     figure = go.Figure()
-    add_map(figure, values, short, log=log)
+    add_map(figure, values, of_colours, log=log)
     blank = "blank: no value"
     if log:
         blank = "blank: 0 or no value"
         values = values.where(values > 0)
     rows, columns = (escape(str(dim).replace("_", " ")) for dim in values.dims)
     figure.update_xaxes(title=columns).update_yaxes(title=rows)
-    note = blank if values.isnull().any() else ""
-    return finish(figure, title or name, values, note)
+    if not values.isnull().any():
+        blank = ""
+    return finish(figure, title or name, values, blank)

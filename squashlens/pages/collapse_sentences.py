@@ -40,19 +40,22 @@ def _course(distance: xr.DataArray, *, sloped: bool) -> str:
         ends += f" and {number(values[-1])} at n = {lengths[-1]}"
     if not sloped:
         return ends
-    slope = [number(round(end, 3) + 0.0) for end in log_slope(lengths, values)]
-    return f"{ends}, with a log-log slope of {slope[0]} [{slope[1]}, {slope[2]}]"
+    fitted = log_slope(lengths, values)
+    slope, low, high = (number(round(end, 3) + 0.0) for end in fitted)  # −0 + 0 is 0
+    return f"{ends}, with a log-log slope of {slope} [{low}, {high}]"
 
 
 def _at(values: xr.DataArray, layer: int | None) -> xr.DataArray:
+    """Values at a layer, the last by default."""
     return values.isel(layer=-1) if layer is None else values.sel(layer=layer)
 
 
 def _place_in_group(collapse: xr.Dataset) -> xr.DataArray:
-    """Of each length n mod p, if a separator stands after every p-th token: only equal ones are compared."""
+    """Of each length n mod p, if a separator stands after every p-th token: only equal ones are compared. Otherwise 0
+    for all lengths."""
     breaks = facts_of(collapse).get("sequence", {}).get("separators_after", [])
     period = 1
-    if breaks and set(np.diff([0, *breaks])) == {breaks[0]}:
+    if breaks and set(np.diff([0, *breaks])) == {breaks[0]}:  # all at equal distances
         period = breaks[0]
     return (collapse["length"] % period).rename(f"n mod {period}")
 
@@ -70,10 +73,11 @@ def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
     if len(medians) > 1:
         middle += f", at {place} = {listed(medians[place].values.astype(str).tolist())}"
     below = f"{int((ratio < 1).sum())} of {plural(len(ratio), 'length')}"
-    above = np.flatnonzero(ratio >= 1)
-    # After the last length at which D is not below the contrast.
-    if len(above) and above[-1] < len(ratio) - FEWEST:
-        below += f", at all from n = {ratio['length'].values[above[-1] + 1]} on"
+    not_below = np.flatnonzero(ratio >= 1)
+    # From where on D stays below, if it does so for some lengths.
+    if len(not_below) and not_below[-1] < len(ratio) - FEWEST:
+        first = ratio["length"].values[not_below[-1] + 1]
+        below += f", at all from n = {first} on"
     return f"D is below the contrast, another last token, at {below} (median ratio {middle})."
 
 

@@ -121,7 +121,15 @@ def render_comparison(
     prompts: Sequence[str],
     not_tried: str = "",
 ) -> str:
-    """The page for given results, as HTML text; nothing is measured here."""
+    """The page for given results, as HTML text; nothing is measured here.
+
+    Args:
+        compared: the result of `compare_models`.
+        damages: that of `damage_by_block`, if it was measured.
+        kept: that of `blocks_to_keep`, if it was measured.
+        prompts: the prompts of `compared`.
+        not_tried: without `kept`, a sentence that says why.
+    """
     from squashlens import figures
 
     facts = provenance(compared)
@@ -141,6 +149,7 @@ def render_comparison(
         )
         figure = figures.damages(damages)
         sections.append(Section("Where the answers are lost", note=note, figure=figure))
+    # Both models in words; two that differ in nothing that is said differ in their weights.
     reference = model_in_words(names[0], facts)
     other = model_in_words(names[-1], facts["other"])
     if other == reference:
@@ -169,12 +178,16 @@ def render_comparison(
 
 
 def model_in_words(name: str, facts: Mapping[str, Any]) -> str:
-    """A model, whose name says what became of its weights, with its dtype, quantization and hooks."""
+    """A model with its dtype, quantization and hooks, from the facts of the provenance about it.
+
+    It is such as "m in float32, with halve in block 3". The name says what became of its weights.
+    """
     parts = [f"{name} in {dtype_name(facts['dtype'])}"]
     if facts.get("quantized"):
         parts.append(f"weights quantized to {facts['quantized']}")
     blocks_of: dict[str, set[int]] = {}
     for hook in facts.get("ambient_hooks") or []:
+        # A hook is such as "blocks.3.attn.hook_z: halve"; other points are in no block.
         site, _, hook_name = str(hook).partition(": ")
         blocks = re.findall(r"^blocks\.(\d+)\.", site)
         blocks_of.setdefault(hook_name, set()).update(map(int, blocks))
@@ -182,8 +195,10 @@ def model_in_words(name: str, facts: Mapping[str, Any]) -> str:
         numbers = ", ".join(map(str, sorted(blocks)))
         if len(blocks) > 2 and max(blocks) - min(blocks) == len(blocks) - 1:
             numbers = f"{min(blocks)} to {max(blocks)}"
-        where = f" in {'block' if len(blocks) == 1 else 'blocks'} {numbers}"
-        parts.append(f"with {hook_name}{where if blocks else ''}")
+        part = f"with {hook_name}"
+        if blocks:
+            part += f" in {'block' if len(blocks) == 1 else 'blocks'} {numbers}"
+        parts.append(part)
     return escape(", ".join(parts))
 
 
@@ -286,10 +301,10 @@ def kept_in_words(kept: xr.Dataset) -> str:
     else:
         share = percent(float(right.sel(kept="selected by KL")))
         beside += f" Mean KL chooses {by_kl}: {share}."
-    answer = kept["above_null"].item()
-    if answer == "yes":
+    is_better = kept["above_null"].item()  # "yes", "no", or that it was not measured
+    if is_better == "yes":
         return f"Keep {selected} as in the reference: {tested}.{beside}"
-    if answer == "no":
+    if is_better == "no":
         return (
             f"No blocks were found that keep answers better than random ones. The best on half of the prompts, "
             f"{selected}: {tested}.{beside}"
@@ -324,18 +339,23 @@ def _group_rows(compared: xr.Dataset) -> list[list[str]]:
 def _answer_rows(
     compared: xr.Dataset, prompts: Sequence[str], outcome: str
 ) -> list[list[str]]:
-    """Answers of an outcome, the largest change of lead first: the end of the prompt, the answer, what is written."""
-    lead = compared["lead"].values
-    places = np.flatnonzero(compared["outcome"].values == outcome)
-    order = np.argsort(-np.abs(lead[1] - lead[0])[places])
+    """The answers of an outcome, such as "lost", the largest change of lead first; at most 24.
+
+    A row has the end of the prompt, the answer, what the other model writes, and the lead in both models.
+    """
+    before, after = compared["lead"].values  # (prompt) in the reference and the other
+    _, written = compared["written"].values
+    of_outcome = np.flatnonzero(compared["outcome"].values == outcome)
+    order = np.argsort(-np.abs(after - before)[of_outcome])
     rows = []
-    for place in places[order][:SHOWN]:
+    for place in of_outcome[order][:SHOWN]:
         prompt = int(place)
-        text = prompts[prompt]
-        end = escape(text if len(text) <= END else "…" + text[-END:])
-        written = compared["written"].isel(prompt=prompt)
-        leads = [number(value) for value in lead[:, prompt]]
+        end = prompts[prompt]
+        if len(end) > END:
+            end = f"…{end[-END:]}"
         answer = quoted(compared["answer"].values[prompt])
-        wrote = str(written.values[1])
-        rows.append([end, answer, quoted(wrote) if wrote else "nothing", *leads])
+        text = str(written[prompt])
+        wrote = quoted(text) if text else "nothing"
+        leads = [number(before[prompt]), number(after[prompt])]
+        rows.append([escape(end), answer, wrote, *leads])
     return rows

@@ -73,44 +73,56 @@ def lengths(
             pass  # a model that cannot be loaded so has one dtype here
     panels = prompts.figure5(bridge, n)
     with bar(total=len(models) + 4, desc="lengths") as done:
-        apart = {}
-        for dtype, each in models.items():
-            apart[dtype] = distinguishable_lengths(each, panels["c"], n_random_models=1)
+        recovered = {}
+        for dtype, loaded in models.items():
+            recovered[dtype] = distinguishable_lengths(
+                loaded, panels["c"], n_random_models=1
+            )
             done.update()
-        coarse = next(iter(models))
+        coarsest = next(iter(models))
+        # Without commas (c) and with them (d), at lengths after whole groups.
         thirds: Any = {"lengths": range(EVERY, n + 1, EVERY), "n_random_models": 0}
-        in_thirds = []
+        recovered_thirds = []
         collapses = []
         for letter in "cd":
-            found = distinguishable_lengths(models[coarse], panels[letter], **thirds)
-            in_thirds.append(found)
+            ones = panels[letter]
+            of_thirds = distinguishable_lengths(models[coarsest], ones, **thirds)
+            recovered_thirds.append(of_thirds)
             done.update()
-            pairs = capture(bridge, panels[letter], baselines=["contrast"])
+            pairs = capture(bridge, ones, baselines=["contrast"])
             collapses.append(collapse(bridge, pairs))
             done.update()
     source = str(model) if isinstance(model, str | Path) else None
-    page = _render(apart, in_thirds, collapses, n, source)
+    page = _render(recovered, recovered_thirds, collapses, n=n, source=source)
     return write(out, page.encode("utf-8"))
 
 
 def _render(
-    apart: Mapping[str, xr.Dataset],
-    in_thirds: Sequence[xr.Dataset],
+    recovered: Mapping[str, xr.Dataset],
+    recovered_thirds: Sequence[xr.Dataset],
     collapses: Sequence[xr.Dataset],
+    *,
     n: int,
     source: str | None,
 ) -> str:
-    """The page for given results, as HTML text: lengths told apart in each dtype, and without and with commas."""
+    """The page for given results, as HTML text.
+
+    Args:
+        recovered: lengths told apart in each dtype, the coarsest first, and that of the given model last.
+        recovered_thirds: every third length told apart in the coarsest dtype, without and with commas.
+        collapses: distances of v and v*, without and with commas.
+        n: number of ones of the longest sequence.
+        source: what the model is loaded from, if it was given by name.
+    """
     from squashlens import figures
 
-    coarse = next(iter(apart))
-    said = [
-        f"In {dtype}, {collapse_sentences.recovers(found)}"
-        for dtype, found in apart.items()
-    ]
-    without, with_commas = map(_recovered, in_thirds)
-    said.append(
-        f"In {coarse}, of every third length, where commas have the same place, {with_commas} with commas and "
+    coarsest = next(iter(recovered))
+    sentences = []
+    for dtype, apart in recovered.items():
+        sentences.append(f"In {dtype}, {collapse_sentences.recovers(apart)}")
+    without, with_commas = map(_recovered, recovered_thirds)
+    sentences.append(
+        f"In {coarsest}, of every third length, where commas have the same place, {with_commas} with commas and "
         f"{without} without."
     )
     about = (
@@ -122,19 +134,19 @@ def _render(
     sections = [
         Section(
             "By layer, in each dtype",
-            said,
+            sentences,
             "Every length is run whole with fused attention, and in pieces of two sizes with written patterns, "
             "which round otherwise. A length is recovered if the nearest representation of another run is its own.",
-            figures.separation_curve(apart),
+            figures.separation_curve(recovered),
         )
     ]
-    for (title, note), found in zip(notes.items(), collapses, strict=True):
-        sentence = collapse_sentences.collapses(found)
-        figure = figures.collapse_curve(found)
+    for (title, note), collapse in zip(notes.items(), collapses, strict=True):
+        sentence = collapse_sentences.collapses(collapse)
+        figure = figures.collapse_curve(collapse)
         sections.append(Section(f"Collapse, {title}", [sentence], note, figure))
-    facts = provenance(list(apart.values())[-1])  # of the model that was given
+    facts = provenance(list(recovered.values())[-1])  # of the model that was given
     loaded = load_of(facts, source or facts["model"])
-    shares = [f"in {dtype} {_recovered(found)}" for dtype, found in apart.items()]
+    shares = [f"in {dtype} {_recovered(apart)}" for dtype, apart in recovered.items()]
     return page_of(
         "template.html.jinja",
         sections,
@@ -144,11 +156,11 @@ def _render(
         sentence="The prompt asks to copy ones. Lines of random weights are wider.",
         state="unknown",
         ribbon=None,
-        model=models_of(apart[coarse])[0],
+        model=models_of(recovered[coarsest])[0],
         code=f"import squashlens as sl\n\nsl.lengths({loaded}, n={n})",
     )
 
 
-def _recovered(found: xr.Dataset) -> str:
-    """The share of lengths that are recovered from y."""
-    return percent(found["recovery_y"].item())
+def _recovered(apart: xr.Dataset) -> str:
+    """The share of lengths that are recovered from y, as a percentage."""
+    return percent(apart["recovery_y"].item())

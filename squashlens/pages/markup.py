@@ -48,9 +48,8 @@ LATEX = {
     "▁": r"\_",
     "\0": "{}",
 }
-LIGATURES = re.compile(
-    r"([-',])(?=\1)"
-)  # two of these in a row would become another character
+# Two of these in a row would become another character: -- a dash, '' and ,, quotation marks.
+LIGATURES = re.compile(r"([-',])(?=\1)")
 ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"'}
 MARKDOWN = re.compile(r"([\\`*_\[\]<>#|&~$])")
 
@@ -62,16 +61,18 @@ def latex(text: str) -> str:
     ('50 \\% of a\\_b -{}-', '$\\delta$ $\\le$ \\textbackslash{}input\\{x\\}', '{[}U+4E2D{]}')
     """
     line = escape(" ".join(text.split()))
-    return "".join(map(_character, LIGATURES.sub("\\1\0", line)))
+    line = LIGATURES.sub("\\1\0", line)  # \0, which `LATEX` writes as {}, parts them
+    return "".join(map(_character, line))
 
 
-def _character(one: str) -> str:
-    if one in LATEX or " " <= one <= "~":
-        return LATEX.get(one, one)
-    base, *marks = unicodedata.normalize("NFD", one)
+def _character(character: str) -> str:
+    """One character as LaTeX: itself, an escape, a letter with an accent, or its code point, such as [U+4E2D]."""
+    if character in LATEX or " " <= character <= "~":
+        return LATEX.get(character, character)
+    base, *marks = unicodedata.normalize("NFD", character)  # é is e and an accent
     if len(marks) == 1 and marks[0] in ACCENTS and base.isascii() and base.isalpha():
         return rf"\{ACCENTS[marks[0]]}{{{base}}}"
-    return f"{{[}}U+{ord(one):04X}{{]}}"
+    return f"{{[}}U+{ord(character):04X}{{]}}"
 
 
 def markdown(text: str) -> str:

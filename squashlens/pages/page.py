@@ -34,10 +34,11 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: a figure with a note and sentences.
+    """A part of a page: a figure with a note and sentences, which are in `says`.
 
     An HTML page shows the `figure`, or the `html` of a map; a `folded` section is opened by a click. Beside a Markdown
-    page is the `file` of a figure, `inches` wide, whose numbers are in `tables`.
+    page is the `file` of a figure, `inches` wide, whose numbers are in the files `tables`; a `wide` one takes both
+    columns of a paper.
     """
 
     title: str
@@ -53,7 +54,8 @@ class Section:
 
 
 def template(name: str, **syntax: Any) -> Any:
-    """A Jinja template of this folder; `syntax` are options of its environment."""
+    """A Jinja template of this folder, by its path such as "paper/captions.jinja"; `syntax` are options of Jinja's
+    environment."""
     from jinja2 import Environment, FunctionLoader
 
     environment = Environment(  # noqa: S701 (escaping is an option)
@@ -75,11 +77,18 @@ def _source_of(name: str) -> str:
 def page_of(
     name: str, sections: Sequence[Section], facts: Mapping[str, Any], **contents: Any
 ) -> str:
-    """The text of a page: its template with sections, the facts of a provenance, and what else it shows."""
+    """The text of a page.
+
+    Args:
+        name: path of its template; HTML pages have names such as "compare.html.jinja".
+        sections: its parts.
+        facts: facts of a provenance, which it lists.
+        contents: what else the template shows, by the names that it uses.
+    """
     texts = {}
     for key, value in facts.items():
         texts[escape(key.replace("_", " "))] = escape(fact_text(value))
-    if ".html." not in name:
+    if ".html." not in name:  # Markdown or LaTeX
         page = template(name, **MARKS)
         return page.render(sections=sections, facts=texts, **contents)
     drawn = []
@@ -101,12 +110,12 @@ def page_of(
 
 
 def _colours(theme: Theme) -> list[str]:
-    """What a figure has of text, of the lines of its grid, and behind them."""
+    """The colours of a figure's text, of the lines of its grid, and of its ground."""
     return [theme.ink, theme.faint, theme.paper]
 
 
 def fact_text(value: Any) -> str:
-    """A fact of a provenance as text."""
+    """A fact of a provenance as text: lists and dictionaries with commas, None as "none"."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {fact_text(part)}" for key, part in value.items())
     if isinstance(value, Iterable) and not isinstance(value, str):
@@ -115,7 +124,7 @@ def fact_text(value: Any) -> str:
 
 
 def _figure_html(figure: "go.Figure", *, with_library: bool) -> str:
-    """A figure laid out for each screen; the page shows that of its width."""
+    """A figure as HTML, laid out for each screen; the page shows that of its width. `with_library` includes plotly."""
     from squashlens.figures import styled
 
     parts = []

@@ -20,7 +20,7 @@ from squashlens.measure.answers.verdict_evidence import (
 from squashlens.records.sentences import bare, escape, number, percent, quoted
 
 THERE = 0.1  # least probability of an answer that is said to be there at a layer
-TIMES = 2  # that of its controls, at least as often
+TIMES = 2  # its probability is more than this many times that of its controls
 PARTS = {"attention": "attention", "mlp": "the MLP"}
 WORDS = {
     ANSWERED: "Answered: greedy decoding writes each prompt's own right answer.",
@@ -39,7 +39,8 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured of a prompt: the next tokens, and the way of its answer.
+    """What was measured of a prompt: `top`, the likeliest next tokens, and `way`, the result of `answer_by_layer` for
+    this prompt alone.
 
     `is_known` says whether the right answer was given; else the likeliest token stands for it. `goes_on` says that the
     model writes the right answer and then a letter or digit, which makes it another one.
@@ -82,15 +83,17 @@ class Evidence:
 
     @property
     def controls(self) -> np.ndarray:
-        """The largest probability of a control at each layer."""
+        """The largest probability of a control at each layer; 0 without controls."""
+        # Along `scored`, the right answer is first. (control, layer) of the only prompt:
         of_controls = self.way["probability"].isel(scored=slice(1, None)).values[:, 0]
         return np.nan_to_num(of_controls).max(axis=0, initial=0.0)
 
     @property
     def leads(self) -> np.ndarray:
         """Whether the right answer leads its rival and all choices at each layer."""
-        first = self.way["likeliest"].sel(scored="right answer").values[0] == 1
-        return first & (self.probability() > self.way["rival_probability"].values[0])
+        leads_choices = self.way["likeliest"].sel(scored="right answer").values[0] == 1
+        of_rival = self.way["rival_probability"].values[0]
+        return leads_choices & (self.probability() > of_rival)
 
     @property
     def is_there(self) -> np.ndarray:
@@ -102,7 +105,7 @@ class Evidence:
 
 
 def said(evidence: Evidence) -> str:
-    """What the model says, and whether it is right."""
+    """What the model says, and whether it is right, with probabilities at the end of the model."""
     at_end = percent(evidence.probability()[-1])
     says = f"The model says {evidence.right} ({at_end})"
     if evidence.is_wrong:
@@ -121,49 +124,55 @@ def way(evidence: Evidence) -> str:
     """The way of the answer in a sentence: from where to where it leads, and what writes against it."""
     probability = evidence.probability()
     last = len(probability) - 1
+    is_there = evidence.is_there
     right = evidence.right
     if not evidence.is_wrong:
-        # The last run of layers at which it is there.
-        absent = np.flatnonzero(~evidence.is_there[:-1])
-        start = int(absent[-1]) + 1 if len(absent) else 0
+        start = _start_of_run(is_there, last)
         where = f"from layer {start} on" if start < last else "at the end alone"
         of_rival = percent(evidence.way["rival_probability"].values[0, -1])
         return f"{right} is ahead {where}; next is {evidence.rival} with {of_rival}."
     rival = evidence.rival
-    if not evidence.is_there[:-1].any():
+    if not is_there[:-1].any():
         peak = int(probability.argmax())
         most = percent(probability[peak])
         return f"{right} stands out at no layer (at most {most}, at layer {peak}), and {rival} wins at the end."
-    peak = int(np.where(evidence.is_there[:-1], probability[:-1], 0.0).argmax())
-    before = np.flatnonzero(~evidence.is_there[:peak])
-    start = int(before[-1]) + 1 if len(before) else 0
-    after = np.flatnonzero(~evidence.is_there[peak:])
-    stop = peak + int(after[0]) - 1
+    # The run of layers around the one where the answer is likeliest. It ends before the last layer, where another wins.
+    peak = int(np.where(is_there[:-1], probability[:-1], 0.0).argmax())
+    start = _start_of_run(is_there, peak)
+    stop = peak + int(np.argmin(is_there[peak:])) - 1
     where = f"at layer {peak}"
+    most = percent(probability[peak])
     if start < stop:
         where = f"from layer {start} to {stop}"
-    size = percent(probability[peak])
-    most = f"{size} at layer {peak}" if start < stop else size
+        most += f" at layer {peak}"
+    sentence = f"{right} is ahead {where} ({most}), and {rival} wins at the end."
     against = _writes_most_against(evidence, peak)
-    said = f"{right} is ahead {where} ({most}), and {rival} wins at the end."
     if against:
-        said += f" Beyond chance, {against} writes most against it."
-    return said
+        sentence += f" Beyond chance, {against} writes most against it."
+    return sentence
+
+
+def _start_of_run(is_there: np.ndarray, layer: int) -> int:
+    """The first of the layers directly before a layer at all of which an answer is there; the layer itself if none."""
+    absent = np.flatnonzero(~is_there[:layer])
+    return int(absent[-1]) + 1 if len(absent) else 0
 
 
 def _writes_most_against(evidence: Evidence, layer: int) -> str:
-    """The attention or MLP from a layer on that writes most against the right answer; empty if none does."""
-    after = evidence.way.isel(prompt=0).sel(block=slice(layer, None))
-    written = after["written"]
-    beyond = written.where(written < -after["written_by_chance"])
-    if not beyond.notnull().any():
+    """The attention or MLP from a layer on that writes most against the right answer, such as "the MLP of block 3";
+    empty if none does so beyond chance."""
+    later_blocks = evidence.way.isel(prompt=0).sel(block=slice(layer, None))
+    written = later_blocks["written"]
+    beyond_chance = written.where(written < -later_blocks["written_by_chance"])
+    if not beyond_chance.notnull().any():
         return ""
-    block, part = _named(beyond, int(beyond.fillna(0.0).values.argmin()))
+    strongest = int(beyond_chance.fillna(0.0).values.argmin())
+    block, part = _named(beyond_chance, strongest)
     return f"{part} of block {block}"
 
 
 def _named(values: xr.DataArray, place: int) -> tuple[int, str]:
-    """The block, and the attention or MLP, of a place among values over (block, sublayer)."""
+    """The block, and the attention or MLP in words, of a place among the flattened values over (block, sublayer)."""
     block, sublayer = np.unravel_index(place, values.shape)
     name = str(values["sublayer"].values[sublayer])
     return int(values["block"].values[block]), PARTS[name]
@@ -178,7 +187,10 @@ class Changed:
 
 
 def helps(name: str, found: xr.Dataset) -> Changed:
-    """Whether the model answers under a change, and how likely the right answer is then."""
+    """Whether the model answers under a change, and how likely the right answer is then.
+
+    `name` begins the sentence, such as "With adaptive temperature"; `found` is the `answer_by_layer` under the change.
+    """
     evidence = Evidence(xr.DataArray(), found)
     at_end = percent(evidence.probability()[-1])
     if not evidence.is_wrong:
@@ -191,9 +203,12 @@ def helps(name: str, found: xr.Dataset) -> Changed:
 
 
 def left_out(effect: xr.Dataset, right: str, rival: str) -> Changed:
-    """Without which attention or MLP at the last token the right answer is ahead, beside random changes as large."""
+    """Without which attention or MLP at the last token the right answer is ahead, beside random changes as large.
+
+    `effect` is the result of `sublayer_effects` for the prompt alone; `right` and `rival` are the answers in quotes.
+    """
     of_prompt = effect.isel(prompt=0)
-    lead = of_prompt["lead_without"]
+    lead = of_prompt["lead_without"]  # (block, sublayer)
     noise = float(of_prompt["lead_noise"])
     place = int(lead.values.argmax())
     best = float(lead.values.flat[place])
@@ -219,7 +234,7 @@ def left_out(effect: xr.Dataset, right: str, rival: str) -> Changed:
 
 
 def of_the_pair(judged: xr.Dataset, instead: tuple[str, str] | None) -> Sequence[str]:
-    """The verdict on the two prompts, and the other one as it was given."""
+    """Two sentences: the verdict of `diagnose` on the two prompts, and the other prompt with its answer, `instead`."""
     pair = judged.isel(pair=0)
     prompt, answer = instead or ("", "")
     after = percent(pair["probability_after"].item())

@@ -125,24 +125,25 @@ def report(
     from squashlens.model.loading.load import load
 
     out = require_output(out, PAGES)
-    given = _asked(prompt, answer, instead, tuple(choices or ()))
+    asked = _asked(prompt, answer, instead, tuple(choices or ()))
     bridge = load(model) if isinstance(model, str | Path) else model
-    asked = given or (COUNT if _source(bridge) == "tiny-gemma" else VALUE)
+    if asked is None:  # a demonstration
+        asked = COUNT if _source(bridge) == "tiny-gemma" else VALUE
     with bar(total=3 + bool(asked.instead), desc="report") as done:
         top = top_tokens(bridge, asked.prompt, k=LIKELIEST)
         right, *others = _choices(bridge, asked, top)
-        found = _way_of(bridge, asked.prompt, right, others)
+        answer_way = _way_of(bridge, asked.prompt, right, others)
         if not asked.others:  # then the other choice is no control
-            found = found.drop_sel(scored="other prompts' answers")
-        goes_on = _goes_on(bridge, asked, found)
+            answer_way = answer_way.drop_sel(scored="other prompts' answers")
+        goes_on = _goes_on(bridge, asked, answer_way)
         done.update()
-        rival = found["rival"].values.item()
+        rival = answer_way["rival"].values.item()
         view = _map_of(bridge, asked.prompt, norm, right, rival)
         done.update()
         judged = _judge(bridge, asked)
         done.update(judged is not None)
         is_known = asked.answer is not None
-        evidence = Evidence(top, found, is_known, goes_on)
+        evidence = Evidence(top, answer_way, is_known, goes_on)
         changes = []
         if is_known and evidence.is_wrong:
             changes = _hooks_tried(bridge, asked.prompt, right, others)
@@ -160,6 +161,7 @@ def _asked(
     instead: tuple[str, str] | None,
     choices: tuple[str, ...],
 ) -> Asked | None:
+    """What a user asked, or None without a prompt; an error for what is given without the argument it belongs to."""
     if prompt is None and (answer is not None or instead is not None or choices):
         raise InputError(
             "answer=, instead= and choices= are about a prompt, and prompt= is missing.",
@@ -175,11 +177,16 @@ def _asked(
 
 
 def _choices(model: Bridge, asked: Asked, top: xr.DataArray) -> list[str]:
-    """The right answer, or the likeliest token; and the others, or the likeliest token that does not begin it."""
+    """The answers to compare, the right one first.
+
+    If it was not given, the likeliest next token is in its place. If no others are known, the other one is the
+    likeliest token that neither begins the right answer nor is begun by it; `top` are the likeliest tokens.
+    """
     ids = tokenize(model, asked.prompt)[0].tolist()
     likeliest = []
     for token in top["token_id"].values.tolist():
         text = text_after(model.tokenizer, ids, [token])
+        # Answers are given as text, so the text of a token has to be tokenized into the same token.
         if _or_none(tokenize_after, model, ids, text) == (token,):
             likeliest.append(text)
     right = asked.answer or likeliest[0]
@@ -203,7 +210,7 @@ def _way_of(
 
 def _goes_on(model: Bridge, asked: Asked, found: xr.Dataset) -> bool:
     """Whether the model writes the right answer and then a letter or digit, which makes it another one."""
-    from squashlens.measure.answers.accuracy_by_length import top_tokens
+    from squashlens.measure.answers.top_tokens import top_tokens
 
     if asked.answer is None or not found["answered"].item():
         return False
@@ -258,6 +265,7 @@ def _sublayers_left_out(
     """The lead of the right answer without each attention and MLP, at the token where its rival leaves it."""
     from squashlens.measure.answers.sublayer_effects import sublayer_effects
 
+    # What both answers begin with becomes a part of the prompt.
     common = commonprefix([right, rival])  # noqa: RUF071 (texts, not paths)
     if not common.strip():  # a space belongs to the token after it
         common = ""
@@ -283,7 +291,16 @@ def render(
     *,
     source: str,
 ) -> str:
-    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
+    """The page for given results, as HTML text; nothing is measured here.
+
+    Args:
+        evidence: the likeliest next tokens, and the way of the answer.
+        view: the squash map of the prompt.
+        asked: what the page is about.
+        judged: the result of `diagnose` for the prompt and another one.
+        changes: changes that were tried on the prompt.
+        source: what the model is loaded from.
+    """
     from squashlens import figures
 
     facts = provenance(evidence.way)
@@ -301,7 +318,14 @@ def render(
         sentence=sentence,
         ribbon=_ribbon(view, evidence),
         model=models_of(evidence.way)[0],
-        code=_code(facts, source, asked, evidence, judged is not None, bool(changes)),
+        code=_code(
+            facts,
+            source,
+            asked,
+            evidence,
+            has_verdict=judged is not None,
+            has_changes=bool(changes),
+        ),
     )
 
 
@@ -340,7 +364,11 @@ def _details(
 
 
 def _ribbon(view: "SquashMap", evidence: Evidence) -> dict[str, Any]:
-    """The tokens with a colour from −100, for the right answer, to 100, against it; and the ends of the scale."""
+    """What the template's ribbon of tokens shows: each token with its colour from −100, for the right answer, to 100,
+    against it, and a hover text; the largest change, in nats; and both answers.
+
+    The colour is 0 for BOS, for changes within the noise, and where no token was knocked out.
+    """
     row = view.result.isel(query=-1)
     tokens = row["token"].values.astype(str).tolist()
     if "target_score_change" not in row:
@@ -376,10 +404,11 @@ def _code(
     source: str,
     asked: Asked,
     evidence: Evidence,
-    judged: bool,
-    tried: bool,
+    *,
+    has_verdict: bool,
+    has_changes: bool,
 ) -> str:
-    """The lines that measure again what is on the page."""
+    """The Python lines that measure again what is on the page, from the `facts` of its provenance."""
     lines = template("code.py.jinja").render(
         asked=asked,
         prompt=repr(asked.prompt),
@@ -388,7 +417,7 @@ def _code(
         rival=repr(evidence.way["rival"].values.item()),
         choices=repr(facts["call"]["choices"]),
         probes=PROBES,
-        judged=judged,
-        tried=tried,
+        judged=has_verdict,
+        tried=has_changes,
     )
     return lines.strip()

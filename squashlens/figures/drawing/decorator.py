@@ -31,8 +31,10 @@ def draws(
     """Decorator for a function that draws a result of `maker`; several results, by label, become panels of one figure,
     unless the function takes several itself: it then gets a mapping, with "" as the label of a single result.
 
-    Each item of `needed` has names of variables and their dimensions, as in `squashlens.checks.results.dims_by_name`.
-    With `usual`, `squashlens.figures.of` draws it for a result that has them all.
+    Args:
+        maker: name of the measurement whose result is drawn, for errors.
+        needed: names of variables and their dimensions, as in `squashlens.checks.results.dims_by_name`; see the module.
+        usual: whether `squashlens.figures.of` draws the figure for a result that has all of them.
     """
     dims_of = dims_by_name(needed)
 
@@ -41,34 +43,35 @@ def draws(
     ) -> Callable[Concatenate[R | Mapping[str, R], P], go.Figure]:
         signature = inspect.signature(function, eval_str=True)
         first, *others = signature.parameters.values()
+        # Such a function is annotated with a mapping too: `xr.Dataset | Mapping[str, xr.Dataset]`.
         takes_several = get_origin(first.annotation) in (Union, UnionType)
-        draw_one: Any = function
+        draw_given: Any = function
 
         @functools.wraps(function)
         def draw(found: Any, *args: Any, **kwargs: Any) -> go.Figure:
-            alone = isinstance(found, xr.Dataset | xr.DataArray)
-            several: dict[str, Any] = {"": found} if alone else dict(found)
+            """Check the result or results, and draw them."""
+            is_alone = isinstance(found, xr.Dataset | xr.DataArray)
+            several: dict[str, Any] = {"": found} if is_alone else dict(found)
             if not several:
                 raise InputError(
                     f"{first.name} contains no result.", f"Give the result of {maker}."
                 )
-            for label, one in several.items():
-                several[label] = in_order(with_mode(one, dims_of))
+            for label, result in several.items():
+                several[label] = in_order(with_mode(result, dims_of))
                 argument = f"{first.name}[{label!r}]" if label else first.name
-                require_done(one)
+                require_done(result)
                 require(several[label], argument, maker, dims_of)
             if takes_several:
-                return draw_one(several, *args, **kwargs)
-            figures = {
-                label: draw_one(one, *args, **kwargs) for label, one in several.items()
-            }
-            return figures[""] if alone else compose(figures)
+                return draw_given(several, *args, **kwargs)
+            figures = {}
+            for label, result in several.items():
+                figures[label] = draw_given(result, *args, **kwargs)
+            return figures[""] if is_alone else compose(figures)
 
-        kinds = (
-            first.annotation
-            if takes_several
-            else first.annotation | Mapping[str, first.annotation]
-        )
+        # `validated` and the reference read the signature: the decorated function takes a mapping as well.
+        kinds = first.annotation
+        if not takes_several:
+            kinds = first.annotation | Mapping[str, first.annotation]
         parameters = [first.replace(annotation=kinds), *others]
         setattr(draw, "__signature__", signature.replace(parameters=parameters))  # noqa: B010
         drawing = validated(draw)
@@ -79,10 +82,11 @@ def draws(
 
 
 def with_mode(found: Any, dims_of: Mapping[str, str]) -> Any:
-    """A result of one mode that was selected from several, for a figure whose variables have the dimension."""
-    needed = any("mode" in dims.split() for dims in dims_of.values())
-    selected = "mode" in found.coords and "mode" not in found.dims
-    return found.expand_dims("mode") if needed and selected else found
+    """The result; of one mode that was selected from several, with this dimension again if the figure needs it."""
+    is_needed = any("mode" in dims.split() for dims in dims_of.values())
+    if is_needed and "mode" in found.coords and "mode" not in found.dims:
+        return found.expand_dims("mode")
+    return found
 
 
 def in_order(found: Any) -> Any:

@@ -28,7 +28,11 @@ FEW = 3  # names that are listed
 
 
 def notes_of(found: Result | Iterable[Result]) -> list[str]:
-    """What was measured, from the facts and the labels of results; each only once."""
+    """The parts of the line below the title: what was measured, from the facts and the labels of results.
+
+    Of each kind of fact, such as models, it has the names, or their number if they are many; then options and selected
+    labels. A part may be empty, or occur twice.
+    """
     results = [found] if isinstance(found, xr.Dataset | xr.DataArray) else list(found)
     names: dict[str, list[str]] = {
         "models": [],
@@ -39,12 +43,12 @@ def notes_of(found: Result | Iterable[Result]) -> list[str]:
         "hooks": [],
     }
     labels: list[str] = []
-    hooked = 0
+    n_with_hooks = 0
     for result in results:
         facts = facts_of(result)
-        other = _part(facts, "other")  # of two models
+        other = _part(facts, "other")  # the facts of the second of two models
         hooks = _hooks(facts) + _hooks(other)
-        hooked += bool(hooks)
+        n_with_hooks += bool(hooks)
         names["models"] += models_of(result)
         names["dtypes"] += _texts(facts.get("dtype")) + _texts(other.get("dtype"))
         names["prompts"] += _prompts(_part(facts, "call").get("prompt"))
@@ -53,8 +57,8 @@ def notes_of(found: Result | Iterable[Result]) -> list[str]:
         names["hooks"] += hooks
         labels += _options(_part(facts, "call")) + _selected(result)
     notes = [_few(texts, kind) for kind, texts in names.items()]
-    if 0 < hooked < len(results):
-        notes[-1] += f" in {hooked} of {len(results)} results"
+    if 0 < n_with_hooks < len(results):  # the last kind is hooks
+        notes[-1] += f" in {n_with_hooks} of {len(results)} results"
     return notes + labels
 
 
@@ -62,7 +66,9 @@ def distance_of(found: xr.Dataset) -> str:
     """The title of an axis of D: whether it is relative, and the norm, if it is recorded."""
     norm = _part(facts_of(found), "call").get("norm")
     title = "D ÷ rms(v)" if is_relative(found["distance"]) else "D"
-    return f"{title} ({NORMS.get(norm, norm)})" if isinstance(norm, str) else title
+    if isinstance(norm, str):
+        title += f" ({NORMS.get(norm, norm)})"
+    return title
 
 
 def _part(facts: Mapping[str, Any], about: str) -> Mapping[str, Any]:
@@ -77,11 +83,14 @@ def _texts(facts: Any) -> list[str]:
         return []
     if not isinstance(facts, list | tuple):
         return [str(facts)]
-    return sum(map(_texts, facts), list[str]())
+    texts = []
+    for fact in facts:
+        texts += _texts(fact)
+    return texts
 
 
 def _few(texts: Sequence[str], kind: str) -> str:
-    """Names, each once, or how many there are of their kind."""
+    """Up to three different names, as "a, b"; of more, their number and kind, as "4 models"."""
     names = list(dict.fromkeys(texts))
     return ", ".join(names) if len(names) <= FEW else f"{len(names)} {kind}"
 
@@ -95,31 +104,38 @@ def _prompts(given: Any) -> list[str]:
 
 
 def _hooks(facts: Mapping[str, Any]) -> list[str]:
-    """The hooks on the model, without the points where they act."""
-    names = [name.partition(": ")[2] for name in _texts(facts.get("ambient_hooks"))]
-    return [shortened(" ".join(name.replace("·", "").split()), LONG) for name in names]
+    """The names of the hooks on the model, without the points where they act.
+
+    A fact is such as "blocks.3.attn.hook_z: halve"; in the line below the title, a dot stands between its parts.
+    """
+    names = []
+    for hook in _texts(facts.get("ambient_hooks")):
+        _, _, name = hook.partition(": ")
+        words = name.replace("·", "").split()
+        names.append(shortened(" ".join(words), LONG))
+    return names
 
 
 def _options(call: Mapping[str, Any]) -> list[str]:
     """The options of a call that are single values, and not the usual ones; the norm always."""
     usual = _defaults(str(call.get("function")))
-    told = []
+    options = []
     for name, value in call.items():
         if name in TECHNICAL or not isinstance(value, str | int | float):
             continue
         if name == "norm" or value != usual.get(name, inspect.Parameter.empty):
             text = shortened(str(NORMS.get(str(value), value)), LONG)
-            told.append(f"{name} {text}".replace("_", " "))
-    return told
+            options.append(f"{name} {text}".replace("_", " "))
+    return options
 
 
 @functools.cache
 def _defaults(function: str) -> dict[str, Any]:
-    """The usual values of the options of a measurement."""
+    """The usual values of the options of a public measurement, by the name of the function; none if it is unknown."""
     import squashlens
 
-    for place in (squashlens, squashlens.attention_paths, squashlens.synthetic):
-        public = getattr(place, function, None)
+    for module in (squashlens, squashlens.attention_paths, squashlens.synthetic):
+        public = getattr(module, function, None)
         if callable(public):  # `hosted` is a module
             parameters = inspect.signature(public).parameters.items()
             return {name: parameter.default for name, parameter in parameters}
@@ -127,10 +143,10 @@ def _defaults(function: str) -> dict[str, Any]:
 
 
 def _selected(found: Result) -> list[str]:
-    """The single labels that were selected from a result."""
-    told = []
+    """The single labels that were selected from a result, such as "layer 3"."""
+    labels = []
     for name, label in found.coords.items():
         if label.ndim == 0 and not str(name).startswith(NO_SELECTION):
             text = shortened(str(label.values), LONG)
-            told.append(f"{str(name).replace('_', ' ')} {text}")
-    return told
+            labels.append(f"{str(name).replace('_', ' ')} {text}")
+    return labels

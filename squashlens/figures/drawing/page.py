@@ -37,7 +37,11 @@ class Panel:
 
 @dataclass
 class Page:
-    """Blocks of panels, how many are side by side at most, or exactly, the texts above them, theme and size."""
+    """Blocks of panels, how many are side by side, the texts above them, theme and size.
+
+    There are `columns` blocks side by side, or on a narrow page fewer, unless the number is `exact`. `notes` are the
+    parts of the line below the title. Theme, width, height and fonts are as in `styled`; None is that of the theme.
+    """
 
     blocks: list[list[Panel]]
     columns: int = 1
@@ -60,7 +64,9 @@ class Page:
                 "Give a figure of squashlens.figures, or change the figure with plotly's own functions.",
             )
         facts = dict(meta[KEY])
-        blocks = [[Panel(**panel) for panel in block] for block in facts.pop("blocks")]
+        blocks = []
+        for block in facts.pop("blocks"):
+            blocks.append([Panel(**panel) for panel in block])
         return cls(blocks, **facts)
 
     def keep(self, figure: go.Figure) -> None:

@@ -27,7 +27,13 @@ def compose(
     columns: int | None = None,
     title: str | None = None,
 ) -> go.Figure:
-    """One figure of several, which are laid out row by row under their labels."""
+    """One figure of several, which are laid out row by row under their labels.
+
+    Args:
+        figures: figures of this package, by the label above their first panel.
+        columns: how many figures are side by side, whatever the width; by default as many as fit, up to two or three.
+        title: title of the page; by default that of the figures, or else the notes that all of them have.
+    """
     pages = [Page.of(figure) for figure in figures.values()]
     titles = {page.title for page in pages}
     common = pages[0].notes
@@ -35,12 +41,13 @@ def compose(
         common = [note for note in common if note in page.notes]
     whole = go.Figure()
     blocks = []
-    taken = 0  # panels, each of which has two axes of its own
+    n_panels = 0  # on the page so far; each has two axes of its own
     for page, (label, figure) in zip(pages, figures.items(), strict=True):
-        _add(whole, figure, page, label, taken)
-        taken += len(page.panels)
-        said = common + label.split(", ")
-        texts = [note for note in page.notes if note not in said]
+        _add(whole, figure, page, label, n_before=n_panels)
+        n_panels += len(page.panels)
+        # The first panel has what the page as a whole does not say of this figure.
+        said_elsewhere = common + label.split(", ")
+        texts = [note for note in page.notes if note not in said_elsewhere]
         if len(titles) > 1:
             texts.insert(0, page.title)
         first = page.panels[0]
@@ -52,8 +59,8 @@ def compose(
     for letter in ("x", "y"):
         _share_scales(whole, pages, letter)
     name_once(whole)
-    if title is None:
-        title = titles.pop() if len(titles) == 1 else ""
+    if title is None and len(titles) == 1:
+        (title,) = titles
     if not title:
         title = " · ".join(common)
         common = []
@@ -69,19 +76,23 @@ def compose(
 
 
 def _add(
-    whole: go.Figure, figure: go.Figure, page: Page, label: str, taken: int
+    whole: go.Figure, figure: go.Figure, page: Page, label: str, n_before: int
 ) -> None:
-    """Add one figure to the page, with new names for its axes, also in its `page`."""
+    """Add one figure to a whole that has `n_before` panels, with new names for its axes, also in its `page`.
+
+    Everything that refers to an axis is renamed: traces, annotations, shapes and other axes. `label` is for the error.
+    """
     if any(panel.head for panel in page.panels):
         raise InputError(
             f"The figure {label!r} has the panels of several results already.",
             "Give all figures to `panels` at once, without composing some of them first.",
         )
     layout = cast(Any, figure.layout).to_plotly_json()
-    names = _colours(whole, layout)
-    for number, panel in enumerate(page.panels, start=1 + taken):
+    names = _colours(whole, layout)  # new names by old ones
+    for number, panel in enumerate(page.panels, start=1 + n_before):
+        suffix = str(number) if number > 1 else ""  # plotly counts x, x2, x3
         for axis in panel.axes:
-            names[axis] = f"{axis[0]}{number if number > 1 else ''}"
+            names[axis] = axis[0] + suffix
     for panel in page.panels:
         x, y = panel.axes
         for axis, other in ((x, y), (y, x)):
@@ -103,7 +114,10 @@ def _add(
 
 
 def _colours(whole: go.Figure, layout: Mapping[str, Any]) -> dict[str, str]:
-    """Add the colour axis of a figure, and give its new name: maps of the same quantity share one, with its bar."""
+    """Add the colour axis of a figure, if it has one, and give its new name by the old one, "coloraxis".
+
+    Maps whose colour bars have the same title share one axis, with its bar.
+    """
     if "coloraxis" not in layout:
         return {}
     added = cast(Any, whole.layout).to_plotly_json()
@@ -128,20 +142,24 @@ def _renamed(look: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any
 
 
 def _share_scales(whole: go.Figure, pages: Sequence[Page], letter: str) -> None:
-    """Give axes at the same place of equal parts one scale, which is logarithmic if all of them are."""
+    """Give axes at the same place of equal parts one scale, which is logarithmic if all of them are.
+
+    `letter` is "x" or "y". The first panels of all pages are compared, then the second ones, and so on.
+    """
     layout = cast(Any, whole.layout)
-    for panels in zip(*(page.panels for page in pages), strict=False):
+    panels_of_pages = [page.panels for page in pages]
+    for panels in zip(*panels_of_pages, strict=False):
         axes = [layout[getattr(panel, letter)] for panel in panels]
         first, *others = axes
-        if any(_kind(axis) != _kind(first) for axis in others):
+        if {_kind(axis) for axis in axes} != {_kind(first)}:
             continue
-        if any(axis.type != first.type for axis in others):
+        if {axis.type for axis in axes} != {first.type}:
             for axis in axes:
                 axis.update(type="linear", range=None)
         if first.range is not None:
             ends = np.array([axis.range for axis in axes], dtype=float)
-            backwards = bool(ends[0, 0] > ends[0, 1])
-            first.range = sorted((ends.min(), ends.max()), reverse=backwards)
+            is_backwards = bool(ends[0, 0] > ends[0, 1])  # as rows with names
+            first.range = sorted((ends.min(), ends.max()), reverse=is_backwards)
         elif first.autorange is None:
             # Otherwise plotly gives these axes its default range if other shared axes have one: the data would be cut.
             first.autorange = True
@@ -151,6 +169,6 @@ def _share_scales(whole: go.Figure, pages: Sequence[Page], letter: str) -> None:
 
 
 def _kind(axis: Any) -> str:
-    """What two axes must have in common to share a scale."""
+    """What two axes must have in common to share a scale: title, labels, and whether the range is set."""
     title = (axis.title.text or "").replace("<br>", " ")
     return str([title, axis.ticktext, axis.labelalias, axis.range is None])

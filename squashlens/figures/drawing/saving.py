@@ -65,10 +65,11 @@ def save(
         from plotly.offline import get_plotlyjs
 
         library = path.with_name(LIBRARY)
-        if not library.exists() or library.stat().st_size != len(
-            get_plotlyjs().encode()
-        ):
-            write(library, get_plotlyjs().encode())
+        program = get_plotlyjs().encode()
+        # Another size is that of another version of plotly.
+        if not library.exists() or library.stat().st_size != len(program):
+            write(library, program)
+    # What plotly calls these choices.
     source: Any = {"inline": True, "file": LIBRARY, "cdn": "cdn"}[plotlyjs]
     config = {"displaylogo": False, "typesetMath": False}
     page = figure.to_html(
@@ -78,14 +79,15 @@ def save(
 
 
 def _picture(figure: go.Figure, ending: str, dpi: int) -> bytes:
-    """A picture, drawn without MathJax: plotly's own `to_image` loads it from the network, and it typesets `$`."""
+    """The bytes of a picture, "png", "svg" or "pdf", drawn without MathJax: plotly's own `to_image` loads it from the
+    network, and it typesets `$`."""
     import kaleido
     import plotly.io
 
     layout = cast(Any, figure.layout)
     options = {
         "format": ending,
-        "scale": dpi / INCH if ending == "png" else 1,
+        "scale": dpi / INCH if ending == "png" else 1,  # plotly's pixel is 1/96 inch
         "width": layout.width or ASSUMED,
         "height": layout.height or plotly.io.defaults.default_height,
     }
@@ -110,11 +112,15 @@ def require_browser(path: Path) -> None:
         ) from None
     # kaleido waits for ever for a browser that is not there, so it is looked for first.
     chosen = os.environ.get("BROWSER_PATH")
-    if (
-        shutil.which(chosen) if chosen else Chromium.find_browser(skip_local=False)
-    ) is None:
+    if chosen:
+        where = " at BROWSER_PATH"
+        browser = shutil.which(chosen)
+    else:
+        where = ""
+        browser = Chromium.find_browser(skip_local=False)
+    if browser is None:
         raise OutputError(
-            f"A figure is drawn as {ending} by a browser, and none was found{' at BROWSER_PATH' if chosen else ''}.",
+            f"A figure is drawn as {ending} by a browser, and none was found{where}.",
             "Install Chromium or Chrome (`apt install chromium`, or `plotly_get_chrome`), or set BROWSER_PATH to one; "
             "or save the figure as .html.",
         )

@@ -36,9 +36,17 @@ def curve(
     log: bool = False,
     **trace: Any,
 ) -> go.Scatter:
-    """A line with marks; on a logarithmic scale without zeros. `hover` is the template of its text, after the name.
+    """A line with marks.
 
-    Further properties of plotly's trace are passed on to it.
+    Args:
+        x, y: its points.
+        name: its name in the legend, plain text; it also begins the hover text.
+        colour: colour of line and marks.
+        dash, width: those of the line, as of plotly, in pixels.
+        symbol, size: those of the marks, as of plotly, in pixels; many marks are smaller.
+        hover: plotly's template of the hover text after the name.
+        log: whether the y axis is logarithmic: values of 0 or below are left out.
+        trace: further properties of plotly's trace, such as `mode`.
     """
     values = np.asarray(y, dtype=np.float64)
     if log:
@@ -58,7 +66,10 @@ def curve(
 
 
 def line(values: xr.DataArray, name: str = "", **style: Any) -> go.Scatter:
-    """A curve over the dimension of an array, with error bars where it has intervals."""
+    """A curve over the only dimension of an array, with error bars where it has intervals, `low` to `high`.
+
+    `style` are further arguments of `curve`.
+    """
     (dim,) = values.dims
     drawn = curve(values[dim].values, values.values, name, **style)
     if interval_note(values):
@@ -81,7 +92,10 @@ def add_lines(
     place: Mapping[str, Any] | None = None,
     **style: Any,
 ) -> None:
-    """Add a curve for each array; neighbours differ in colour, symbol and width."""
+    """Add a curve for each array, by its name; neighbours differ in colour, symbol and width.
+
+    `place` has the row and the column of a panel. `style` are arguments of `curve` for all curves.
+    """
     for order, (name, values) in enumerate(by_name.items()):
         look = series(order) if len(by_name) > 1 else {"colour": LINES[0]}
         drawn = line(values, name, **look | style)
@@ -99,24 +113,27 @@ def add_marks(
 ) -> None:
     """Add marks whose symbol and colour say their kind; `looks` has both for each kind. Hovering shows `texts`."""
     for kind, (symbol, colour) in looks.items():
-        has_it = kinds == kind
-        if has_it.any():
+        is_of_kind = kinds == kind
+        if is_of_kind.any():
             look: Any = {"symbol": symbol, "colour": colour, "size": size}
             look |= {"mode": "markers", "hover": "%{customdata}"}
-            hovers = texts[has_it]
-            marks = curve(x[has_it], y[has_it], kind, customdata=hovers, **look)
+            hovers = texts[is_of_kind]
+            marks = curve(x[is_of_kind], y[is_of_kind], kind, customdata=hovers, **look)
             figure.add_trace(marks)
 
 
 def with_interval(found: xr.Dataset, name: str, *ends: str) -> xr.DataArray:
     """A variable with the ends of its intervals, if there are any, as the coordinates `low` and `high`.
 
-    Without `ends`, they are named after the variable.
+    Without `ends`, their names are those of the variable: `exponent_low` and `exponent_high` of `exponent` or
+    `exponent_mean`, and `r2_low_y` and `r2_high_y` of `r2_y`.
     """
     if not ends:
-        stem = name.removesuffix("_mean").removesuffix("_y")
-        y = "_y" if name.endswith("_y") else ""
-        ends = (f"{stem}_low{y}", f"{stem}_high{y}")
+        stem = name.removesuffix("_mean")
+        ends = (f"{stem}_low", f"{stem}_high")
+        if name.endswith("_y"):
+            stem = name.removesuffix("_y")
+            ends = (f"{stem}_low_y", f"{stem}_high_y")
     values = found[name]
     for coordinate, end in zip(("low", "high"), ends, strict=True):
         if end in found:
@@ -126,11 +143,11 @@ def with_interval(found: xr.Dataset, name: str, *ends: str) -> xr.DataArray:
 
 def clipped(values: xr.DataArray, least: float, most: float) -> xr.DataArray:
     """Values between two limits, as are the ends of their intervals."""
-    kept = values.clip(least, most)
+    within = values.clip(least, most)
     for end in ("low", "high"):
         if end in values.coords:
-            kept = kept.assign_coords({end: values[end].clip(least, most)})
-    return kept
+            within = within.assign_coords({end: values[end].clip(least, most)})
+    return within
 
 
 def ends_of(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
@@ -142,10 +159,11 @@ def ends_of(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def with_its_intervals(values: xr.DataArray) -> xr.DataArray:
-    """An array without intervals that do not contain its values: arithmetic changes values, and not coordinates."""
+    """The array; without intervals that do not contain its values: arithmetic changes values, and not coordinates."""
     low, high = ends_of(values)
-    slack = 1e-6 * np.abs(values.values)
-    if ((low > values.values + slack) | (high < values.values - slack)).any():
+    slack = 1e-6 * np.abs(values.values)  # for rounding
+    is_outside = (low > values.values + slack) | (high < values.values - slack)
+    if is_outside.any():
         return values.drop_vars(["low", "high"], errors="ignore")
     return values
 
@@ -162,23 +180,30 @@ def interval_note(values: xr.DataArray) -> str:
 def banded(
     middle: xr.DataArray, low: xr.DataArray, high: xr.DataArray, name: str, **style: Any
 ) -> list[go.Scatter]:
-    """A curve in a filled band from `low` to `high`, on a logarithmic scale; the legend hides both together."""
+    """A curve in a filled band from `low` to `high`, on a logarithmic scale, as three traces that a click on the
+    legend hides together. `style` are further arguments of `curve`."""
     centre = line(middle, name, log=True, **style)
     edge: Any = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     edge |= {"x": centre.x, "name": centre.name}
     filled = {"fill": "tonexty", "fillcolor": tint(style["colour"])}
     upper = go.Scatter(y=high.where(high > 0), **edge)
-    lower = go.Scatter(y=low.where(low > 0), **edge, **filled)
+    lower = go.Scatter(y=low.where(low > 0), **edge, **filled)  # up to the trace before
     return [upper, lower, centre]
 
 
 def over_seeds(
     values: xr.DataArray, middle: str, name: str, **style: Any
 ) -> list[go.Scatter]:
-    """The mean or median over seeds, in a band from the smallest to the largest that is not 0."""
+    """A curve of values over (seed, other), as `banded` draws it: the mean or median over seeds, in a band from the
+    smallest to the largest that is not 0.
+
+    `middle` is "mean" or "median".
+    """
     positive = values.where(values > 0)
-    ends = (positive.min("seed"), positive.max("seed"))
-    return banded(getattr(values, middle)("seed"), *ends, name, **style)
+    low = positive.min("seed")
+    high = positive.max("seed")
+    centre = getattr(values, middle)("seed")
+    return banded(centre, low, high, name, **style)
 
 
 def steps(values: Any, title: str) -> dict[str, Any]:
@@ -188,7 +213,10 @@ def steps(values: Any, title: str) -> dict[str, Any]:
 
 
 def log_axis(*values: Any, least: float = 2.0, room: float = 0.05) -> dict[str, Any]:
-    """A logarithmic axis for all positive values, which spans at least the factor `least`."""
+    """A logarithmic axis for all positive values, which spans at least the factor `least`.
+
+    `room` is the space at each end, in shares of what the values span.
+    """
     numbers = np.concatenate([np.ravel(part).astype(float) for part in values])
     logs = np.log10(numbers[np.isfinite(numbers) & (numbers > 0)])
     if not len(logs):
@@ -236,7 +264,11 @@ def name_rows(figure: go.Figure, names: Iterable[str], row: int | None = None) -
 def spread(
     figure: go.Figure, level: int, name: str, values: Any, colour: str, **place: Any
 ) -> None:
-    """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half."""
+    """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half.
+
+    `level` is the number of the row, on the y axis, and `name` its name, plain text, for the hover text. Values that
+    are NaN or infinite are left out. `place` has the row and the column of a panel.
+    """
     known = values[np.isfinite(values)]
     faint: Any = {"mode": "markers", "opacity": 0.6, "size": 5, "colour": pale(colour)}
     figure.add_trace(curve(known, np.full(len(known), level), **faint), **place)
@@ -265,13 +297,15 @@ def add_map(
     """Add a map over two dimensions, rows first, with the exact values in the hover text and a titled colour bar.
 
     A logarithmic scale leaves zeros blank. With a `floor`, it ends at 1, and all values below the floor have its
-    colour. `scale` are properties of plotly's colour axis.
+    colour. `title` is that of the colour bar, `place` has the row and the column of a panel, and `scale` are
+    properties of plotly's colour axis.
     """
     rows, columns = (escape(str(dim).replace("_", " ")) for dim in values.dims)
     hover = f"{rows} %{{y}}, {columns} %{{x}}<br>{escape(title)}: %{{customdata:.4g}}"
     bar: dict[str, Any] = {"title": {"text": escape(title)}}
     cells: Any = values
     if log:
+        # Plotly has no logarithmic colours: it gets exponents, and ticks say "10 to the power of".
         cells = np.log10(values.where(values > 0))
         if floor:
             lowest = round(np.log10(floor))
@@ -304,13 +338,22 @@ def token_figure(
     log: bool = False,
     floor: float | None = None,
 ) -> go.Figure:
-    """A map of values over rows × tokens, where a row is called `row`. Positions between the tokens stay white."""
+    """A map of values over rows × tokens. Positions between the tokens stay white.
+
+    Args:
+        values: an array over two dimensions, of which one is `position`, and the other has whole numbers.
+        tokens: the token at each position.
+        row: what a row is called, for the y axis and the hover text.
+        title: title of the colour bar.
+        log, floor: as in `add_map`.
+    """
     places = np.arange(min(tokens), max(tokens) + 1)
     exact = values.reindex(position=places).transpose(..., "position")
     numbers = exact[exact.dims[0]].values.astype(int)
     names = [number_token(place, tokens.get(place, "")) for place in places.tolist()]
     figure = go.Figure()
     add_map(figure, exact, title, log=log, floor=floor)
+    # Instead of the number of a position, with its token.
     hover = f"{escape(row)} %{{y}}, %{{text}}<br>{escape(title)}: %{{customdata:.6g}}"
     figure.update_traces(
         text=[names] * len(numbers), hovertemplate=f"{hover}<extra></extra>"

@@ -65,19 +65,22 @@ def styled(
     312.0
     """
     page = Page.of(figure)
-    shown = (
-        cast(Any, figure.layout).title.text or ""
-    )  # perhaps changed by plotly's own functions
-    inches = WIDTHS[width] if isinstance(width, str) else width
-    given: dict[str, Any] = {
+    if isinstance(width, str):
+        width = WIDTHS[width]
+    if (
+        title is None
+    ):  # the one that is shown, perhaps changed by plotly's own functions
+        markup = cast(Any, figure.layout).title.text or ""
+        title = html.unescape(markup.replace("<br>", " "))
+    options: dict[str, Any] = {
         "theme": theme,
-        "width": inches,
+        "width": width,
         "height": height,
         "font": font,
         "font_size": font_size,
-        "title": html.unescape(shown.replace("<br>", " ")) if title is None else title,
+        "title": title,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     for name, (least, most, unit) in LIMITS.items():
         if not least <= given.get(name, least) <= most:
             raise InputError(
@@ -95,10 +98,11 @@ def grid(
     heights: Sequence[float] = (),
     **axes: Any,
 ) -> tuple[go.Figure, list[Any]]:
-    """A figure with a panel for each title, row by row, and the row and column of each panel.
+    """A figure with a panel for each title, row by row, and the place of each panel, such as ``{"row": 1, "col": 2}``.
 
-    Panels of one column stay below each other; of several columns a narrow page has fewer. `heights` are in pixels at
-    the font size of a notebook, and `axes` are further arguments of plotly's `make_subplots`.
+    Panels of one column stay below each other; of several columns a narrow page has fewer. `heights` of panels, 200
+    each by default, are in pixels at the font size of a notebook, and `axes` are further arguments of plotly's
+    `make_subplots`.
     """
     rows = math.ceil(len(titles) / columns)
     figure = make_subplots(rows=rows, cols=columns, **axes)
@@ -112,6 +116,7 @@ def grid(
         y = shown.yaxis.plotly_name
         height = heights[number] if heights else 200.0
         panels.append(Panel(x, y, height, title))
+    # A block stays together, and blocks may be arranged in fewer columns.
     blocks = [panels] if columns == 1 else [[panel] for panel in panels]
     Page(blocks, columns).keep(figure)
     return figure, places
@@ -129,12 +134,13 @@ def finish(
     The line below the title says what was measured, from the results that were `found`, and `notes`. All texts are
     plain.
     """
-    if not cast(Any, figure.layout).meta:
+    if not cast(Any, figure.layout).meta:  # `grid` gives a figure its page
         Page([[Panel("xaxis", "yaxis", height)]]).keep(figure)
     page = Page.of(figure)
     layout: Any = figure.layout
     logarithmic = [panel for panel in page.panels if layout[panel.y].type == "log"]
-    if len(logarithmic) < len(page.panels):  # beside linear scales
+    if len(logarithmic) < len(page.panels):
+        # Their titles say so, since the other scales are linear.
         for panel in logarithmic:
             panel.title += ", log scale"
     name_once(figure)

@@ -28,8 +28,9 @@ def label(token: str) -> str:
     >>> label(" the"), label("<b>"), label("a" * 30)
     ('␣the', '&lt;b&gt;', 'aaaaaaaaaaaaa…')
     """
-    spaced = token.replace(" ", "␣") if token != token.strip(" ") else token
-    return escape(shortened(_visible(spaced), TOKEN))
+    if token != token.strip(" "):
+        token = token.replace(" ", "␣")
+    return escape(shortened(_visible(token), TOKEN))
 
 
 def number_token(position: int, token: str) -> str:
@@ -43,13 +44,15 @@ def shortened(text: str, most: int) -> str:
 
 
 def lines_of(text: str, pixels: float, size: float) -> list[str]:
-    """Plain text in lines of at most so many pixels in a font of a size, as markup."""
+    """Plain text as lines of markup, at most so many pixels wide in a font of `size` pixels."""
     fit = max(4, int(pixels / (EM * size)))
     return [escape(line) for line in textwrap.wrap(_visible(text), fit)]
 
 
 def wrap(markup: str, pixels: float, size: float, most: int | None = None) -> str:
-    """Markup broken at spaces into lines, `most` at most; earlier breaks are undone.
+    """Markup broken at spaces into lines, at most so many pixels wide in a font of `size` pixels, and `most` in number.
+
+    Earlier breaks are undone.
 
     >>> wrap("one two<br>three", 60, 13), wrap("one two<br>three", 600, 13)
     ('one two<br>three', 'one two three')

@@ -60,13 +60,14 @@ def series(number: int) -> dict[str, Any]:
 
 
 def pale(colour: str) -> str:
-    """The colour of marks behind others, which are seen on a light and on a dark ground."""
+    """The colour of marks behind others: a colour mixed with white, so that it is seen on a light and on a dark
+    ground."""
     return str(sample_colorscale([colour, "#ffffff"], 0.45)[0])
 
 
 def tint(colour: str, opacity: float = 0.22) -> str:
-    """A palette colour as a transparent fill."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    """A colour such as "#0072B2" as a transparent fill."""
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
     return f"rgba({red}, {green}, {blue}, {opacity})"
 
 

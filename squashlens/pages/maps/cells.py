@@ -17,6 +17,7 @@ from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.jacobians.sketch import (
     MISSED,
     Estimation,
+    chance_of_each,
     ends_of,
     resolved,
 )
@@ -61,7 +62,8 @@ def measure(
 ) -> xr.Dataset:
     """What `squash_map` shows of a model and a prompt; see there for the arguments.
 
-    With `alone`, only `query` is measured. `tick` is called with the share of the Jacobian's rows that are done.
+    `way` says how norms of the Jacobian are computed. With `alone`, only `query` is measured. `tick` is called with the
+    share of the Jacobian's rows that are done.
     """
     run = Run.open(model, "squash_map")
     way = resolved(way, run, ("exact", "sketch", "none"))
@@ -81,12 +83,13 @@ def measure(
     opened = run.query(query)
     n_layers = run.n_blocks + 1
     queries = [opened]
-    if not alone:
+    if not alone:  # all, or as many as there is room for
         queries = spread(range(run.positions), opened, n_layers, ROOM)
     whole = token_influence(
         model, prompt, queries=queries, method="none", seed=way.seed
     )
     whole["bound_over_null"] = ratio(whole)
+    # What is measured of all these queries; of some of them; and of the opened one alone.
     parts = [_predictions(run, queries)]
     if run.positions <= LONGEST:
         traced = spread(queries, opened, n_layers, CELLS)
@@ -124,9 +127,15 @@ def _predictions(run: Run, queries: list[int]) -> xr.Dataset:
     """The most likely token after each query; nothing for a model whose logits do not follow from y."""
     (y,) = streams_of(run, ["y"], at=queries)
     with suppress(UnsoundModelError):
-        best = [logs.max(dim=-1) for logs in log_probabilities(run, y[0])]
-        ids = torch.cat([each.indices for each in best])
-        share = torch.cat([each.values for each in best]).exp().cpu()
+        # Some queries at a time, since a row has the size of the vocabulary.
+        ids = []
+        shares = []
+        for logs in log_probabilities(run, y[0]):
+            best = logs.max(dim=-1)
+            ids.append(best.indices)
+            shares.append(best.values.exp().cpu())
+        ids = torch.cat(ids)
+        share = torch.cat(shares)
         about = attributes("probability of the most likely next token", "1")
         return xr.Dataset(
             {"next_probability": ("query", share.numpy(), about)},
@@ -152,17 +161,17 @@ def _readouts(run: Run, opened: int) -> xr.Dataset:
 
 
 def _texts(run: Run, ids: Int[Tensor, "*many"]) -> np.ndarray:
-    """Tokens that a model predicts, as text."""
+    """Tokens that a model predicts, as text, in an array of the shape of `ids`."""
     flat = ids.reshape(1, -1)
     if outputs_are_tokens(run.model):
-        texts = run.tokens_of(flat)[0]
-    else:
+        (texts,) = run.tokens_of(flat)  # of one prompt
+    else:  # those of a compiled program have no text
         texts = np.char.add("#", flat[0].cpu().numpy().astype(str))
     return np.array(texts, dtype=object).reshape(ids.shape)
 
 
 def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
-    """The span of each token as coordinates: its number and name, -1 and no name for a token of none."""
+    """The span of each of `n` tokens as coordinates: its number and name, -1 and no name for a token of none."""
     number = np.full(n, -1)
     name = np.full(n, "", dtype=object)
     for k, inside in enumerate(groups.positions):
@@ -179,7 +188,8 @@ def ratio(result: xr.Dataset) -> xr.DataArray:
 
 
 def mean_by_distance(values: xr.DataArray) -> Float[Tensor, "layer distance"]:
-    """The mean over queries at each distance, as in `influence_by_distance`, of what was measured for all of them."""
+    """The mean over queries at each distance, as in `influence_by_distance`, of values over (query, layer, position)
+    that were measured for all queries."""
     values = values.sortby("query")
     queries = torch.tensor(values["query"].values)
     _, layers, n = values.shape
@@ -192,15 +202,14 @@ def mean_by_distance(values: xr.DataArray) -> Float[Tensor, "layer distance"]:
 
 def _among(queries: list[int], opened: int, part: xr.Dataset) -> xr.Dataset:
     """What was measured of the opened query, as a row among all queries; NaN, or no text, for the others."""
+    row = without_provenance(part).drop_vars(["token", "token_id"], errors="ignore")
     texts = ("target", "against", "readout_token")
-    named = without_provenance(part).drop_vars(["token", "token_id"], errors="ignore")
-    named = named.reset_coords([name for name in texts if name in named.coords])
-    rows = named.expand_dims(query=[opened])
-    rows = rows.reindex(
-        query=queries,
-        fill_value={**dict.fromkeys(rows, np.nan), **dict.fromkeys(texts, "")},
-    )
-    return rows.set_coords([name for name in texts if name in rows])
+    texts = [name for name in texts if name in row.coords]
+    row = row.reset_coords(texts)  # only variables get the dimension, and fill values
+    rows = row.expand_dims(query=[opened])
+    fill: Any = dict.fromkeys(rows, np.nan) | dict.fromkeys(texts, "")
+    rows = rows.reindex(query=queries, fill_value=fill)
+    return rows.set_coords(texts)
 
 
 def _norms(
@@ -210,10 +219,10 @@ def _norms(
     way: Estimation,
     tick: Callable[[float], None] | None,
 ) -> xr.Dataset:
-    """Norms of the Jacobian of the query from all layers."""
+    """Norms of the Jacobian of the query from all layers, over (layer, position); those of a sketch with intervals."""
     layers = list(range(run.n_blocks + 1))
     products = Products(Pullback(run, layers, tick=tick), query)
-    chance = MISSED / 2 / (len(layers) * products.reach)
+    chance = chance_of_each(len(layers) * products.reach)
     ends = ends_of(products, norm, way, chance)
     text = f"{norm} norm of the Jacobian"
     norms = {"jacobian": (ends.estimate, text)}
@@ -232,11 +241,14 @@ def _norms(
 
 
 def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
-    """A map's result with the rows of one more query, which was measured alone on the same model and prompt."""
+    """A map's result with the rows of one more query, which was measured alone on the same model and prompt.
+
+    Rows that the result has of this query already are replaced.
+    """
     facts = dict(provenance(before))
-    others = provenance(more)
+    new_facts = provenance(more)
     for name in SAME:
-        if facts.get(name) != others.get(name):
+        if facts.get(name) != new_facts.get(name):
             raise InputError(
                 "The model was changed since the map was made.",
                 "Make the map again, with `squashlens.squash_map`.",
@@ -245,6 +257,7 @@ def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     for dim in ("query", "traced"):
         if dim in before.dims and query in more[dim]:
             names = [name for name in before.variables if dim in before[name].dims]
+            # xarray would copy what has no such dimension: only these variables are joined.
             old = before[names].drop_sel({dim: query}, errors="ignore")
             new = more[names].sel({dim: [query]})
             rows = xr.concat([old, new], dim, coords="minimal", compat="override")
@@ -252,9 +265,9 @@ def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
             whole = whole.drop_dims(dim).merge(rows, compat="override")
     further = set(facts.get("further_queries", [])) | {query}
     facts["further_queries"] = sorted(further)
-    if "sketch" in facts and "sketch" in others:
+    if "sketch" in facts and "sketch" in new_facts:  # either may fail
         chance = facts["sketch"]["failure_probability"]
-        chance += others["sketch"]["failure_probability"]
+        chance += new_facts["sketch"]["failure_probability"]
         facts["sketch"] = facts["sketch"] | {"failure_probability": chance}
     return with_provenance(whole, facts)
 
@@ -267,9 +280,11 @@ def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[in
     >>> spread(range(8), 7, cost=1, room=20)
     [1, 3, 5, 7]
     """
-    whole = sorted(set(queries) | {opened})
-    for step in range(1, len(whole) + 1):
-        kept = whole[whole.index(opened) % step :: step]
-        if sum(cost * (query + 1) for query in kept) <= room:
-            return kept
+    all_queries = sorted(set(queries) | {opened})
+    for step in range(1, len(all_queries) + 1):
+        # Every second, third, … query, counted so that the opened one is among them.
+        first = all_queries.index(opened) % step
+        chosen = all_queries[first::step]
+        if sum(cost * (query + 1) for query in chosen) <= room:
+            return chosen
     return [opened]

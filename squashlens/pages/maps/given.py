@@ -9,7 +9,7 @@ from squashlens.errors import InputError
 from squashlens.pages.maps.cells import FEWER, ratio
 from squashlens.records.provenance import provenance
 
-# In an order in which every variable of a map has its dimensions; that of a joined result is another.
+# The dimensions of a map, in an order in which every variable has its own; joined results may have others.
 DIMS = ("query", "traced", "path", "block", "head", "layer", "position", "rank")
 COUNTED = {"position", "block", "head", "rank"}  # which the page counts from 0
 NEEDED = {"query", "layer", "position", "path_bound", "null", "token", "token_id"}
@@ -36,7 +36,7 @@ def refuse_options(*options: Any) -> None:
 
 
 def of_result(result: xr.Dataset) -> xr.Dataset:
-    """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
+    """The Dataset of a map, from a result of `squash_map` or `token_influence`; an error if the page cannot show it."""
     joined = [str(dim) for dim in result.dims if dim not in DIMS]
     function = provenance(result)["call"].get("function")
     known = set(result.dims) | set(result.variables)
@@ -56,7 +56,7 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
                 f"model= is a result with {len(index)} labels of {str(dim)!r}, of which {index.nunique()} differ.",
                 f"Select at least one {dim}, and none twice.",
             )
-    # The page counts these from 0, up to the last query and below the last layer.
+    # The page counts labels from 0, and needs positions up to the last query, and blocks below the last layer.
     last = {
         "position": int(result["query"].max()),
         "block": int(result["layer"].max()) - 1,
@@ -75,7 +75,7 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
 
 
 def find_query(result: xr.Dataset, query: int) -> int:
-    """A query of the result, counted from the end if it is negative."""
+    """The position of a query of the result; a negative number counts from the end. An error if it is not there."""
     n = result.sizes["position"]
     known = set(result["query"].values.tolist())
     if not -n <= query < n or query % n not in known:

@@ -61,7 +61,7 @@ class Numbers:
         self.count = 0
 
     def add(self, values: Any) -> int:
-        """Append an array; its place among the numbers."""
+        """Append an array, and give the place where it starts among all numbers."""
         flat = np.asarray(values, dtype="<f4").ravel()
         self.arrays.append(flat)
         self.count += flat.size
@@ -74,7 +74,7 @@ class Numbers:
 
 
 def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
-    """The data of the page of a map's Dataset, which opens at a query."""
+    """The data of the page of a map's Dataset, which opens at a query; by default that of the measurement."""
     facts = provenance(result)
     if not set(result) >= TRACED:
         result = result.drop_dims("traced", errors="ignore")
@@ -138,35 +138,42 @@ def _opened(result: xr.Dataset, wanted: Any) -> int:
 def _fitting(
     result: xr.Dataset, names: Sequence[str], opened: int, room: int
 ) -> xr.Dataset:
-    """The layers, queries and traced queries of a result for which a page has room, in numbers."""
+    """The part of a result for which a page has `room`, a count of numbers: some layers, queries and traced queries.
+
+    `names` are the quantities that it shows. First come layers of the opened query, then other queries.
+    """
     queries = result["query"].values.tolist()
     layers = result["layer"].values.tolist()
     sizes = result.sizes
-    room -= len(SERIES) * len(layers) * sizes["position"]
+    room -= len(SERIES) * len(layers) * sizes["position"]  # means by distance
     room_of_ways = 0
     if "traced" in sizes:
         room_of_ways = room // 3
         room -= room_of_ways
-    by_layer = sum("layer" in result[name].dims for name in names)
+    n_by_layer = sum("layer" in result[name].dims for name in names)
+    of_a_layer = n_by_layer * (opened + 1)  # numbers of the opened query
     # All layers, or every second, third, …, from the last one down.
     step = 1
-    while by_layer * (opened + 1) * len(layers[::-step]) > room and step < len(layers):
+    while step < len(layers) and of_a_layer * len(layers[::-step]) > room:
         step += 1
     layers = sorted(layers[::-step])
-    numbers = by_layer * len(layers) + len(names)
-    kept = spread(queries, opened, numbers, room)
-    page = result.sel(query=kept, layer=layers)
+    numbers_of_a_token = n_by_layer * len(layers) + len(names)
+    queries = spread(queries, opened, numbers_of_a_token, room)
+    page = result.sel(query=queries, layer=layers)
     if "traced" not in sizes:
         return page
-    # `spread` keeps the opened query, which may have no ways.
-    traced = np.intersect1d(result["traced"], kept)
+    traced = np.intersect1d(result["traced"], queries)
     numbers_of_a_token = sizes["block"] * (len(WAY) * sizes["rank"] + sizes["head"])
     drawn = spread(traced.tolist(), opened, numbers_of_a_token, room_of_ways)
+    # `spread` keeps the opened query, which may have no ways.
     return page.sel(traced=np.intersect1d(traced, drawn))
 
 
 def _by_query(page: xr.Dataset, *names: str) -> list[list[Any] | None] | None:
-    """What some variables have for each query, or None where the last was not measured; None without all of them."""
+    """For each query the values of some variables, in a list; None for a query without the last one.
+
+    None if the page does not have all of the variables.
+    """
     if not set(names) <= set(page.variables):
         return None
     columns = [page[name].transpose("query", ...).values.tolist() for name in names]
@@ -178,9 +185,10 @@ def _by_query(page: xr.Dataset, *names: str) -> list[list[Any] | None] | None:
 
 
 def call_of(facts: dict[str, Any], **changed: Any) -> str:
-    """The call that made a result as code; with `changed` arguments, that of a map with the same options.
+    """The call that made a result as code, such as "sl.squash_map(model, 'a b', query=-1)".
 
-    The page puts a number in place of the query 'QUERY'.
+    With `changed` arguments, it is the call of a map with the same options. The page puts a number in place of the
+    query 'QUERY'.
     """
     call = dict(facts["call"])
     function = call.pop("function")
@@ -229,11 +237,12 @@ def text_of(value: Any) -> str:
 def _quantity(
     page: xr.Dataset, name: str, blob: Numbers, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """One quantity: how it is shown, and where the numbers of each query are; -1 if they were not measured."""
+    """One quantity: how it is shown, and where the numbers of each query start in `blob`; -1 if they were not
+    measured."""
     values = page[name]
     starts = []
     for query in page["query"].values:
-        row = values.sel(query=query).values[..., : query + 1]
+        row = values.sel(query=query).values[..., : query + 1]  # up to the query
         starts.append(blob.add(row) if np.isfinite(row).any() else -1)
     label, about = SHOWN[name]
     return {
@@ -249,7 +258,7 @@ def _quantity(
 
 
 def _traces(result: xr.Dataset, blob: Numbers) -> dict[str, Any]:
-    """Strongest paths, ways and the heads' attention, by query."""
+    """Strongest paths, ways and the heads' attention, by query; of arrays, where they start in `blob`."""
     queries = []
     for query in result["traced"].values.tolist():
         trace = result.sel(traced=query, position=slice(0, query))
@@ -302,7 +311,7 @@ def _collapse(result: xr.Dataset) -> dict[str, Any]:
     shown = {"layers": result["layer"].values.tolist()}
     for name in ("collapse_distance", "collapse_noise", "last_token_rms"):
         if name in result:
-            known = np.isfinite(result[name])
+            known = np.isfinite(result[name])  # JSON has no NaN
             shown[name] = result[name].astype(object).where(known, None).values.tolist()
     return shown
 
@@ -314,7 +323,7 @@ def _number(value: Any) -> float | None:
 def _notes(
     result: xr.Dataset, page: xr.Dataset, largest: dict[str, float]
 ) -> list[str]:
-    """What is missing, in sentences."""
+    """What is missing, in sentences: what the `result` does not have, and what does not fit into the `page`."""
     notes = []
     for name, most in largest.items():
         if most > LARGEST:
@@ -330,12 +339,13 @@ def _notes(
         if name not in result:
             notes.append(f"{text}: not measured.")
             continue
-        dim, *others = result[name].dims  # the first is that of queries
-        known = result[dim][result[name].notnull().any(others)].values
-        if len(known) < queries:
-            which = f"{len(known)} queries"
-            if len(known) <= 8:
-                which = f"query {', '.join(known.astype(str))}"
+        dim, *others = result[name].dims  # the first is "query", or "traced"
+        is_measured = result[name].notnull().any(others)
+        measured = result[dim][is_measured].values
+        if len(measured) < queries:
+            which = f"{len(measured)} queries"
+            if len(measured) <= 8:
+                which = f"query {', '.join(measured.astype(str))}"
             notes.append(f"{text}: measured for {which} only.")
     kinds = {"query": "queries", "layer": "layers", "traced": "queries with paths"}
     for dim, text in kinds.items():

@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
+from squashlens.measure.squashing.walks import strongest, without, written_out_down
 from squashlens.model.anatomy import pattern_site
 from squashlens.model.memory import require_room
 from squashlens.records.labels import Variable, arrays_of
@@ -54,7 +54,11 @@ def traces_of(run: Run, traced: Sequence[int], bounds: xr.DataArray) -> xr.Datas
 
 
 class HeadsOf:
-    """The attention of one pass, by block: the mean over heads, the head that moves most, and that of some queries."""
+    """The attention of one pass, by block.
+
+    `mean` is the mean over heads, `largest` the number of the head that moves most, and `of_traced` the attention of
+    every head at the traced queries.
+    """
 
     def __init__(self, run: Run, traced: Sequence[int]) -> None:
         self.run = run
@@ -62,8 +66,8 @@ class HeadsOf:
         self.mean: dict[int, Float[Tensor, "query key"]] = {}
         self.largest: dict[int, Float[Tensor, "query key"]] = {}
         self.of_traced: dict[int, Float[Tensor, "traced head key"]] = {}
-        self._sizes: dict[int, Float[Tensor, "group position"]] = {}
-        watch: list[Any] = []
+        self._value_norms: dict[int, Float[Tensor, "group position"]] = {}
+        watch: list[Any] = []  # values come before the pattern of their block
         for block in range(run.n_blocks):
             values = f"blocks.{block}.attn.hook_v"
             if values in run.model.hook_dict:
@@ -74,23 +78,28 @@ class HeadsOf:
     def _see_values(
         self, block: int, values: Float[Tensor, "prompt position group d"]
     ) -> None:
+        """Keep the norms of the value vectors of a block."""
         if values.ndim == 4:  # latent attention has others
-            self._sizes[block] = values[0].detach().float().norm(dim=-1).T.cpu()
+            self._value_norms[block] = values[0].detach().float().norm(dim=-1).T.cpu()
 
     def _see_pattern(
         self, block: int, pattern: Float[Tensor, "prompt head query key"]
     ) -> None:
-        heads = pattern[0].detach().float().cpu()
+        """Keep of the pattern of a block what the map shows; it comes after the values."""
+        heads = pattern[0].detach().float().cpu()  # (head, query, key)
         self.mean[block] = heads.double().mean(dim=0)
+        # A copy, so that the whole pattern can be freed.
         self.of_traced[block] = heads[:, self.traced].transpose(0, 1).clone()
         moved = heads
-        if block in self._sizes:
-            sizes = self._sizes[block]
-            sizes = sizes.repeat_interleave(len(heads) // len(sizes), dim=0)
-            moved = heads * sizes[:, None]
+        if block in self._value_norms:
+            norms = self._value_norms[block]
+            # Several heads may share the values of a group.
+            norms = norms.repeat_interleave(len(heads) // len(norms), dim=0)
+            moved = heads * norms[:, None]
         self.largest[block] = moved.argmax(dim=0)
 
     def variables(self) -> dict[str, Variable]:
+        """The attention of each head from the traced queries, for a Dataset."""
         blocks = [self.of_traced[block] for block in range(self.run.n_blocks)]
         over = ("traced", "block", "head", "position")
         stacked = torch.stack(blocks, dim=1)
@@ -100,29 +109,33 @@ class HeadsOf:
 def _ways(
     attention: HeadsOf, above: Float[Tensor, "traced layer position"]
 ) -> dict[str, Variable]:
-    """The most important ways of each cell: their shares of its paths, and where they lead through which head."""
+    """The most important ways of each cell: their shares of its paths, and where they lead through which head.
+
+    `above` are the path bounds of the traced queries; `traces_of` has the equation.
+    """
     run = attention.run
     shape = (len(attention.traced), run.n_blocks, run.positions, RANKS)
     share = torch.full(shape, torch.nan, dtype=torch.float64)
     position = torch.full(shape, -1)
     head = torch.full(shape, -1)
     for row, query in enumerate(attention.traced):
-        seen = slice(0, query + 1)
+        visible = slice(0, query + 1)
         cells = torch.arange(query + 1)
         for block in range(run.n_blocks):
-            mean = attention.mean[block][seen, seen]
-            reach = above[row, block + 1, seen]
-            attended = 2 * mean * reach[:, None]
+            mean = attention.mean[block][visible, visible]  # (later token, cell)
+            bound = above[row, block + 1, visible]
+            attended = 2 * mean * bound[:, None]
             # The last row: through the residual connection.
-            terms = torch.cat([attended, 2 * reach[None]])
+            terms = torch.cat([attended, 2 * bound[None]])
             best = (terms / terms.sum(dim=0)).topk(min(RANKS, len(terms)), dim=0)
+            # All (rank, cell), and transposed in the result.
             stays = best.indices == query + 1
             to = torch.where(stays, cells, best.indices)
             moving = attention.largest[block][to, cells]
             k = len(to)
-            share[row, block, seen, :k] = best.values.T
-            position[row, block, seen, :k] = to.T
-            head[row, block, seen, :k] = torch.where(stays, STAYS, moving).T
+            share[row, block, visible, :k] = best.values.T
+            position[row, block, visible, :k] = to.T
+            head[row, block, visible, :k] = torch.where(stays, STAYS, moving).T
     shares = "share of the cell's paths that take this way"
     heads = "head that moves most on the way, or -1 for the residual"
     return {
@@ -135,13 +148,16 @@ def _ways(
 def _paths(
     attention: HeadsOf, above: Float[Tensor, "traced layer position"]
 ) -> dict[str, Variable]:
-    """The strongest paths into each query, without the one that stays there."""
+    """The strongest paths into each query, without the one that stays there.
+
+    `above` are the path bounds of the traced queries: at layer 0, the weight of all paths from each token, times 2 to
+    the number of blocks.
+    """
     run = attention.run
     top = run.n_blocks
+    # Patterns from the top block down, as `strongest` takes them.
     down = [attention.mean[block].float() for block in reversed(range(top))]
-    uniform = [
-        written_out(run, pattern) for pattern in top_down(run, "uniform", 0, top)
-    ]
+    uniform = written_out_down(run, "uniform", 0, top)
     shape = (len(attention.traced), PATHS)
     places = torch.full((*shape, top + 1), -1)
     heads = torch.full((*shape, top), STAYS)
@@ -150,21 +166,22 @@ def _paths(
     over_null = weight.clone()
     sink = np.zeros(len(attention.traced))
     for row, query in enumerate(attention.traced):
-        seen = slice(0, query + 1)
-        starts = above[row, 0, seen].numpy()
+        visible = slice(0, query + 1)
+        starts = above[row, 0, visible].numpy()
         avoided = []
         if first_has_nearly_all(starts):
             sink[row] = first_share(starts)
             avoided = [0]
-        kept = without([pattern[seen, seen] for pattern in down], avoided)
-        null = [pattern[seen, seen] for pattern in uniform]
-        weights, paths, null_weights = strongest(kept, null, query, PATHS + 1)
+        patterns = without([pattern[visible, visible] for pattern in down], avoided)
+        null = [pattern[visible, visible] for pattern in uniform]
+        # One more than are drawn, since the path that stays at the query may be among them.
+        weights, paths, null_weights = strongest(patterns, null, query, PATHS + 1)
         others = (paths != query).any(dim=1).nonzero()[:PATHS, 0]
         k = len(others)
         places[row, :k] = paths[others]
         weight[row, :k] = weights[others]
         over_null[row, :k] = (weights / null_weights)[others]
-        total = starts[len(avoided) : query].sum()
+        total = starts[len(avoided) : query].sum()  # of all paths that may be drawn
         share[row, :k] = weights[others] * 2.0**top / total
         for block in range(top):
             start = paths[others, block]

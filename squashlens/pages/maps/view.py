@@ -42,20 +42,29 @@ def _file(name: str) -> str:
 
 
 def section(*maps: dict[str, Any], theme: str = "auto", level: int = 2) -> str:
-    """One map or several as a part of a page, with a heading of this level: data, styles and program."""
-    each = [
-        f'<div class="sl-map" data-theme="{theme}" data-level="{level}"><noscript>{NO_PROGRAM}</noscript>'
-        f'<script type="application/json">{text_of(data)}</script></div>\n'
-        for data in maps
-    ]
-    return f'{"".join(each)}<style>{styles()}</style>\n<script type="module">{program()}</script>'
+    """One map or several as a part of a page: data, styles and program, as HTML.
+
+    Args:
+        maps: the data of each map, of `payload`.
+        theme: "auto", "light" or "dark".
+        level: level of the headings.
+    """
+    parts = []
+    for data in maps:
+        parts.append(
+            f'<div class="sl-map" data-theme="{theme}" data-level="{level}"><noscript>{NO_PROGRAM}</noscript>'
+            f'<script type="application/json">{text_of(data)}</script></div>\n'
+        )
+    return f'{"".join(parts)}<style>{styles()}</style>\n<script type="module">{program()}</script>'
 
 
 def _digest(text: str) -> str:
+    """The digest of a program or a style sheet, as a page's security policy names it."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
+# Measures one more query: of a result, a query and a function that is told the progress, a result with this query too.
 Measure = Callable[[xr.Dataset, int, Callable[[float], None]], xr.Dataset]
 
 
@@ -64,7 +73,11 @@ class Cancelled(BaseException):
 
 
 class Worker:
-    """Does what a widget's page asks for: measures one query at a time in a thread, and can be cancelled."""
+    """Does what a widget's page asks for: measures one query at a time in a thread, and can be cancelled.
+
+    `measure` gives a result with a further query, and `data_of` the data of the page for it. The widget's `result` and
+    `data` are replaced when a query is done.
+    """
 
     def __init__(
         self, widget: Any, measure: Measure, data_of: Callable[..., dict[str, Any]]
@@ -76,7 +89,7 @@ class Worker:
         self.stop = threading.Event()
 
     def asked(self, _: Any, message: Any, __: Any) -> None:
-        """A message of the page."""
+        """Do what a message of the page asks for: ``{"kind": "measure", "query": 3}``, or ``{"kind": "cancel"}``."""
         kind = message.get("kind") if isinstance(message, dict) else None
         if kind == "cancel":
             self.stop.set()
@@ -90,6 +103,7 @@ class Worker:
             self.thread.start()
 
     def _run(self, query: Any) -> None:
+        """Measure a query, in the thread, and tell the page how it ended."""
         try:
             self.widget.result = self.measure(self.widget.result, query, self._progress)
             self.widget.data = self.data_of(self.widget.result, query)
@@ -102,6 +116,7 @@ class Worker:
             self._say("error", f"{type(error).__name__}: {error}")
 
     def _progress(self, share: float) -> None:
+        """Tell the page the share that is done; end the measurement if it was cancelled."""
         if self.stop.is_set():
             raise Cancelled
         self.widget.send({"kind": "progress", "share": share})
@@ -115,15 +130,12 @@ class SquashMap:
     """A squash map. `result` is the Dataset whose numbers it shows."""
 
     result: xr.Dataset
-    again: Measure | None = field(
-        default=None, compare=False
-    )  # measures one more query, if there is a model
-    opened: int | None = field(
-        default=None, compare=False
-    )  # the query, if another than that of the result's call
-    seconds: float | None = field(
-        default=None, compare=False
-    )  # that the measurement took, if it was made here
+    # Measures one more query, if there is a model.
+    again: Measure | None = field(default=None, compare=False)
+    # The query at which the map opens, if it is not that of the result's call.
+    opened: int | None = field(default=None, compare=False)
+    # The time that the measurement took, if it was made here.
+    seconds: float | None = field(default=None, compare=False)
 
     def save(self, path: str | Path, beside: "SquashMap | None" = None) -> Path:
         """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``.
@@ -136,7 +148,10 @@ class SquashMap:
 
     def page(self, beside: "SquashMap | None" = None) -> str:
         """The map as the text of an HTML page, with another `beside` it if one is given."""
-        maps = [shown._data() for shown in (self, beside) if shown is not None]
+        maps = [self._data()]
+        if beside is not None:
+            maps.append(beside._data())
+        # Nothing but this program and these styles can run or be loaded.
         policy = (
             f"default-src 'none'; script-src '{_digest(program())}'; style-src '{_digest(styles())}'; img-src data:; "
             "base-uri 'none'; form-action 'none'"
@@ -181,19 +196,21 @@ class SquashMap:
             _css = styles()
             data = traitlets.Dict().tag(sync=True)
 
-        made: Any = LiveMap(data=self._data())
-        made.result = self.result
-        made.worker = Worker(made, self.again, self._data)
-        made.on_msg(made.worker.asked)
-        return made
+        widget: Any = LiveMap(data=self._data())
+        widget.result = self.result
+        widget.worker = Worker(widget, self.again, self._data)
+        widget.on_msg(widget.worker.asked)
+        return widget
 
     def _data(
         self, result: xr.Dataset | None = None, opened: int | None = None
     ) -> dict[str, Any]:
-        """The data of the page, or of that of a result with further queries."""
-        whole = self.result if result is None else result
-        data = payload(whole, self.opened if opened is None else opened)
-        return data | {"seconds": self.seconds}
+        """The data of the map's page; or of a page for another result, with further queries, that opens at another."""
+        if result is None:
+            result = self.result
+        if opened is None:
+            opened = self.opened
+        return payload(result, opened) | {"seconds": self.seconds}
 
     def _repr_html_(self) -> str:
         # Saved and exported notebooks keep an iframe. It is a site of its own, and reads nothing else.
@@ -266,7 +283,7 @@ def squash_map(
     >>> found.save(tmp_path / "map.html").name
     'map.html'
     >>> sl.squash_map(sl.token_influence(model, "110 =", method="none"))
-    <squash map of 5 tokens: 5 queries, 7 layers>
+    <squash map: tokens 5, queries 5, layers 7>
     """
     if isinstance(model, xr.Dataset):
         refuse_options(prompt, method, n_probes, norm, knockout, target, spans, seed)
@@ -287,14 +304,15 @@ def squash_map(
         "spans": spans,
     }
     began = time.perf_counter()
-    held = measure(model, prompt, query=query, way=way, **chosen)
+    result = measure(model, prompt, query=query, way=way, **chosen)
 
     def again(
         result: xr.Dataset, wanted: int, tick: Callable[[float], None]
     ) -> xr.Dataset:
+        """The result with one more query, for a live map."""
         more = measure(
             model, prompt, query=wanted, alone=True, tick=tick, way=way, **chosen
         )
         return joined(result, more, wanted)
 
-    return SquashMap(held, again, seconds=time.perf_counter() - began)
+    return SquashMap(result, again, seconds=time.perf_counter() - began)

@@ -54,9 +54,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Part:
-    """A result that a figure shows: its name, the settings that it depends on, and how it is measured.
+    """A result that a figure shows: its name, the settings `about` it that it depends on, and how it is measured.
 
-    `measure` is given the file in which an interrupted measurement of answers keeps those that it has.
+    `measure` is given the file in which an interrupted measurement of answers keeps those that it has; other
+    measurements do not use it. `of_model` says whether the result depends on the model.
     """
 
     name: str
@@ -70,7 +71,7 @@ def parts_of(number: int, model: Bridge, chosen: Settings) -> list[Part]:
     match number:
         case 1:
             return _first(model, chosen)
-        case 2:
+        case 2:  # one question of each length, answered by greedy decoding
             form = replace(chosen.prompting, mode="answer_only")
             chosen = replace(chosen, seeds=1, prompting=form)
             parts = []
@@ -85,17 +86,18 @@ def parts_of(number: int, model: Bridge, chosen: Settings) -> list[Part]:
             return _convergence()
         case 9:
             return [_variation()]
-        case _:
+        case _:  # 3 and 4, and with sampled answers 6 and 7
             temperature = TEMPERATURE if number in (6, 7) else 0.0
-            return [
-                _answers(model, name, _task(model, name), chosen, temperature)
-                for name in COUNTING
-            ]
+            parts = []
+            for name in COUNTING:
+                task = _task(model, name)
+                parts.append(_answers(model, name, task, chosen, temperature))
+            return parts
 
 
 def _first(model: Bridge, chosen: Settings) -> list[Part]:
-    """Sequences 1…10 by length, and the strongest paths of a prompt: all, without its first token, and under uniform
-    attention."""
+    """Figure 1: D of sequences 1…10 by length, and the strongest paths of a prompt: all, those that do not start at its
+    first token, and those under uniform attention."""
     from squashlens.measure.collapse.distance import collapse
     from squashlens.measure.squashing.walks import strongest_paths
 
@@ -129,7 +131,10 @@ def _task(model: Bridge, name: str) -> Any:
 def _answers(
     model: Bridge, name: str, task: Task, chosen: Settings, temperature: float = 0.0
 ) -> Part:
-    """The answers to a task. Without anything random, one answer at each length is all that there is."""
+    """The answers to a task; of those with a `temperature` above 0, `seeds` are sampled for each question.
+
+    Without anything random, one answer at each length is all that there is.
+    """
     from squashlens.measure.answers.evaluate_task import evaluate_task
 
     form = vars(chosen.prompting)
@@ -148,7 +153,7 @@ def _answers(
 
 
 def _collapse(model: Bridge, n: int, letter: str) -> Part:
-    """A panel of figure 5, with baselines."""
+    """The panel "a", "b", "c" or "d" of figure 5: D of sequences of up to `n` content tokens, with baselines."""
     from squashlens.measure.collapse.distance import collapse
 
     def measure(_: Path) -> xr.Dataset:
@@ -165,7 +170,8 @@ def _collapse(model: Bridge, n: int, letter: str) -> Part:
 
 
 def _convergence() -> list[Part]:
-    """Random attention layers: both readings of the paper's, and one without positions. No model is involved."""
+    """Figure 8: random attention layers, both readings of the paper's and one without positions. No model is
+    involved."""
     from squashlens.synthetic import PAPER, Stack, convergence
 
     def part(name: str, stack: Stack) -> Part:
@@ -180,6 +186,7 @@ def _convergence() -> list[Part]:
 
 
 def _variation() -> Part:
+    """Figure 9: the total variation of the softmax of growing sequences. No model is involved."""
     from squashlens.synthetic import softmax_total_variation
 
     def measure(_: Path) -> xr.Dataset:

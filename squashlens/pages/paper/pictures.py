@@ -5,6 +5,7 @@ from the results that are drawn.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens import example_models, figures
+from squashlens.figures.collapse import fitted_exponent
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.pages.collapse_sentences import collapses
 from squashlens.pages.page import template
@@ -49,13 +51,13 @@ COUNTED = {
 
 
 def caption_of(number: int, found: Found) -> str:
-    """The caption of a figure, for its results by the names of their parts."""
+    """The caption of a figure, from its results by the names of their parts."""
     results = list(found.values())
     contents: dict[str, Any] = {}
     if number < 8:
         model = str(provenance(results[0])["model"])
         contents["trained"] = example_models.trained_length(model)
-    if number in (2, 3, 4, 6, 7):
+    if number in (2, 3, 4, 6, 7):  # answers
         unread = [result["unread"].sum("why").mean() for result in results]
         asked = [_shorten(provenance(result)["task"]["template"]) for result in results]
         unable = [name for name in found if (found[name]["able"] != "yes").any()]
@@ -81,19 +83,14 @@ def caption_of(number: int, found: Found) -> str:
         g=sentences.number,
         percent=sentences.percent,
         collapses=collapses,
-        exponent=_exponent,
+        exponent=partial(fitted_exponent, interval="(95 % interval {low} to {high})"),
         start_at_the_first=start_at_the_first,
     )
     return " ".join(text.split())
 
 
-def _exponent(found: xr.Dataset, name: str) -> str:
-    ends = [found[f"{name}_{edge}"].item() for edge in ("mean", "low", "high")]
-    mean, low, high = (f"{end:z.3f}".replace("-", "−") for end in ends)
-    return f"{mean} (95 % interval {low} to {high})"
-
-
 def _shorten(text: str) -> str:
+    """A prompt as text that can be seen, or its beginning."""
     shown = escape(text)
     return shown if len(shown) <= LONG else f"{shown[:LONG]}…"
 
@@ -124,7 +121,7 @@ def draw_figure(number: int, found: Found) -> go.Figure:
             figure = figures.synthetic_total_variation(found["total_variation"])
     height = HEIGHTS.get(number)
     if any(result.sizes.get("mode", 1) > 1 for result in found.values()):
-        height = None
+        height = None  # as high as the panels of all modes need
     width = width_of(number)
     return figures.styled(figure, theme="paper", width=width, height=height, title="")
 
@@ -144,7 +141,7 @@ def start_at_the_first(paths: xr.Dataset) -> int:
 
 
 def _first(found: Found) -> go.Figure:
-    """Collapse, and the strongest paths; where all of these start at the first token, those that do not."""
+    """Figure 1: collapse, and the strongest paths; where all of these start at the first token, those that do not."""
     paths = found["strongest_paths_model"]
     if start_at_the_first(paths) == paths.sizes["path"]:
         paths = found["strongest_paths_others"]
@@ -157,6 +154,7 @@ def _first(found: Found) -> go.Figure:
 
 
 def _copying(found: Found) -> go.Figure:
+    """Figure 2: the share of right copies of the last and of the first digit, a panel for each kind of sequence."""
     parts = {}
     for kind, title in COPIED.items():
         last = found.get(f"copy_last{kind}")
@@ -168,13 +166,13 @@ def _copying(found: Found) -> go.Figure:
 
 
 def _counted(found: Found) -> Any:
-    """Results by the panel of the paper's figure."""
+    """Results by the title of the paper's panel, for each task of counting."""
     return {COUNTED[name.removesuffix("_sampled")]: found[name] for name in found}
 
 
 def _collapse(found: Found) -> go.Figure:
+    """Figure 5: D by length, a panel for each sequence; lengths that the model was trained on are shaded, if known."""
     named: Any = {COLLAPSED[name]: result for name, result in found.items()}
-    trained = example_models.trained_length(
-        str(provenance(found["collapse_a"])["model"])
-    )
+    model = str(provenance(found["collapse_a"])["model"])
+    trained = example_models.trained_length(model)
     return figures.collapse_curve(named, trained=trained)

@@ -125,8 +125,7 @@ def paper(
                 raise
             except SquashlensError as error:
                 outcomes[number] = error
-                says = [str(error)]
-                sections[number] = Section(f"Figure {number}", says)
+                sections[number] = Section(f"Figure {number}", [str(error)])
             shown.update()
     kept.keep(sections)
     in_order = dict(sorted(sections.items()))
@@ -165,7 +164,10 @@ def _ending() -> str:
 def _draw(
     folder: Path, number: int, results: Mapping[str, Any], ending: str
 ) -> Section:
-    """Write the figure and its tables; what pages say of it."""
+    """Write the figure and its tables into the folder, and give the section that pages have of it.
+
+    `results` are by the names of their parts, and `ending` is ".pdf" or ".html".
+    """
     from squashlens import figures
     from squashlens.figures.drawing.themes import WIDTHS
     from squashlens.pages.paper import pictures
@@ -178,7 +180,7 @@ def _draw(
     file = f"fig{number}{ending}"
     figure = pictures.draw_figure(number, results)
     figures.save(figure, folder / file, plotlyjs="file")
-    if ending == ".pdf":
+    if ending == ".pdf":  # of an earlier call without a browser
         (folder / f"fig{number}.html").unlink(missing_ok=True)
     width = pictures.width_of(number)
     return Section(
@@ -194,13 +196,15 @@ def _draw(
 class Kept:
     """The results of one model in a folder.
 
-    `found` has each by the name of its part: None if it is missing, or the error that says why it cannot be measured.
+    `results` has each by the name of its part: None if it is missing, or the error that says why it cannot be measured.
+    `model` has the facts that results of this model depend on, and `facts` is a provenance for the pages.
     """
 
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
-        self.found: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
         run = Run.open(model, "paper")
+        # Facts are those of a call with prompts: any prompt stands for those of all figures.
         run = run.with_prompts(torch.zeros((1, 1), dtype=torch.long))
         self.facts = run.facts
         self.model: dict[str, Any] = {
@@ -216,9 +220,9 @@ class Kept:
         return self.folder / f"{part.name}.nc"
 
     def find(self, part: Part) -> None:
-        """Read the result of a part, if it is there."""
+        """Read the result of a part, if it is there; an error if it is of another model or of other settings."""
         path = self.path(part)
-        self.found[part.name] = None
+        self.results[part.name] = None
         if path.exists():
             try:
                 result = open_result(path)
@@ -227,35 +231,39 @@ class Kept:
                 remark(f"{error.cause} It is measured again.")
                 return
             self._require_same(path, stated, self._depends_on(part))
-            self.found[part.name] = result
+            self.results[part.name] = result
 
     def measured(self, part: Part) -> xr.Dataset:
-        """The result of a part. It is measured if it is missing, and written at once with what it depends on."""
-        if self.found[part.name] is None:
+        """The result of a part. It is measured if it is missing, and written at once with what it depends on.
+
+        `find` has to be called before. An error of the measurement is kept, and raised again for each figure.
+        """
+        if self.results[part.name] is None:
             journal = self.path(part).with_suffix(".jsonl")
             try:
                 result = part.measure(journal)
             except OutputError:
                 raise
             except SquashlensError as error:
-                self.found[part.name] = error  # for other figures with this part
+                self.results[part.name] = error  # for other figures with this part
                 raise
             stated = json.dumps(self._depends_on(part), sort_keys=True)
             save(result.assign_attrs({STATED: stated}), self.path(part))
             journal.unlink(missing_ok=True)
-            self.found[part.name] = result
-        if isinstance(self.found[part.name], SquashlensError):
-            raise self.found[part.name]
-        return self.found[part.name]
+            self.results[part.name] = result
+        if isinstance(self.results[part.name], SquashlensError):
+            raise self.results[part.name]
+        return self.results[part.name]
 
     def sections(self) -> dict[int, Section]:
-        """The figures that earlier calls have written, by number, as far as their files are there."""
+        """The sections of the figures that earlier calls have written, by number, as far as their files are there; an
+        error if they are of another model."""
         sections = {}
         for path in self.folder.glob("fig?.json"):
-            kept = json.loads(path.read_text())
-            model = kept.pop("model")
+            written = json.loads(path.read_text())
+            model = written.pop("model")
             self._require_same(path, {"model": model}, self._of_model())
-            section = Section(**kept)
+            section = Section(**written)
             if (self.folder.parent / str(section.file)).exists():
                 sections[int(path.stem[-1])] = section
         return sections
@@ -263,7 +271,7 @@ class Kept:
     def keep(self, sections: Mapping[int, Section]) -> None:
         """Write what pages say of figures, for later calls."""
         for number, section in sections.items():
-            if section.file:
+            if section.file:  # a figure that could not be measured has none
                 text = json.dumps(vars(section) | self._of_model(), indent=1)
                 write(self.folder / f"fig{number}.json", text.encode())
 
@@ -280,9 +288,11 @@ class Kept:
             )
 
     def _of_model(self) -> dict[str, Any]:
+        """The facts of the model as JSON has them, as those of a file."""
         return json.loads(json.dumps({"model": self.model}, default=str))
 
     def _depends_on(self, part: Part) -> dict[str, Any]:
+        """What the result of a part depends on, as JSON has it: its settings, the versions, and the model."""
         stated = {"settings": dict(part.about), "versions": versions()}
         if part.of_model:
             stated |= {"model": self.model}
