@@ -203,7 +203,7 @@ def _way_of(
 
 def _goes_on(model: Bridge, asked: Asked, found: xr.Dataset) -> bool:
     """Whether the model writes the right answer and then a letter or digit, which makes it another one."""
-    from squashlens.measure.answers.accuracy_by_length import top_tokens
+    from squashlens.measure.answers.top_tokens import top_tokens
 
     if asked.answer is None or not found["answered"].item():
         return False
