@@ -71,7 +71,7 @@ CONTROLS = (
 SUBLAYERS = {"attention": "attention", "mlp": "MLP"}
 ABOVE = 1.25  # times the largest log-odds, where verdicts are marked
 ANSWER = 12  # characters of an answer on an axis
-ASIDE = 0.15  # between the marks of one group
+ASIDE = 0.15  # between the marks of one group, at most
 NET = "net net_low net_high net_random repaired broken: half block sublayer"
 CHANCE = "selected_net selected_net_low selected_net_high selected_net_random_limit selected_net_shuffled_limit: ..."
 
@@ -328,9 +328,10 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
     # The interval of a mean does not know that probabilities end at 0 and 1.
     probability = clipped(with_interval(at_last, "mean_probability"), 0.0, 1.0)
     lead = with_interval(at_last, "mean_lead")
+    aside = min(ASIDE, 0.6 / found.sizes["scored"])  # before the next group
     for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
         marks = _scored(order) | {"mode": "markers"}
-        beside = {"group": numbers + ASIDE * order}
+        beside = {"group": numbers + aside * order}
         for place, values in zip(places[1:3], (probability, lead), strict=True):
             drawn = values.isel(scored=order).assign_coords(beside)
             figure.add_trace(line(drawn, scored, **marks), **place)

@@ -11,7 +11,7 @@ import pytest
 
 import squashlens as sl
 from tests import typeset
-from tests.figures import specimens
+from tests.figures import looks, specimens
 
 
 def as_json(figure: go.Figure) -> Any:
@@ -47,6 +47,25 @@ def test_a_theme_changes_colours_and_no_text(figure: go.Figure) -> None:
         sl.figures.styled(named)
     )
     assert as_json(dark)["data"] == as_json(named)["data"]
+
+
+def test_lines_and_dots_grow_with_large_text() -> None:
+    """On a slide they are 24/13 as large as in a notebook, and a small text does not make them smaller."""
+    plain: Any = sl.figures.by_token(specimens.with_low(20))
+    slide: Any = sl.figures.styled(plain, theme="slides")
+    column: Any = sl.figures.styled(slide, theme="paper", width="column")
+    (curve,), (large,), (small,) = plain.data, slide.data, column.data
+    assert large.line.width == pytest.approx(curve.line.width * 24 / 13)
+    assert large.marker.size == pytest.approx(curve.marker.size * 24 / 13)
+    assert large.error_y.thickness == pytest.approx(curve.error_y.thickness * 24 / 13)
+    assert small.line.width == pytest.approx(curve.line.width)
+    assert small.marker.size == pytest.approx(curve.marker.size)
+
+
+def test_numbers_between_powers_of_ten_are_written_out(browser: Any) -> None:
+    figure = sl.figures.collapse_vs_readout(specimens.readout())
+    texts = looks.texts_of(looks.opened(browser), figure)
+    assert any(text.startswith("2x10") for text in texts)
 
 
 def test_panels_share_scales_the_legend_and_the_colours() -> None:

@@ -18,9 +18,8 @@ import plotly.graph_objects as go
 from squashlens.errors import InputError
 from squashlens.figures.drawing.page import Page, Panel, axis_name, traces_of
 from squashlens.figures.drawing.text import EM, lines_of, wrap
-from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL, template
+from squashlens.figures.drawing.themes import ASSUMED, INCH, ORDINARY, SMALL, template
 
-ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 # In units of the font size:
 LINE = 1.3  # height of a line of text
 TITLE, NOTES = 1.2, 0.9  # font sizes of the title, and of the line below it
@@ -51,6 +50,21 @@ def name_once(figure: go.Figure) -> None:
             trace.showlegend = True
             listed.add(trace.name)
     cast(Any, figure.layout).showlegend = len(listed) > 1
+
+
+def scale_marks(figure: go.Figure, scale: float) -> None:
+    """Make lines, dots and error bars so many times as large as they are."""
+    layout: Any = figure.layout
+    parts = [(shape.line, "width") for shape in layout.shapes]
+    for trace in traces_of(figure):
+        if trace.type in ("scatter", "bar"):
+            parts += [(trace.marker.line, "width"), (trace.error_x, "thickness")]
+            parts.append((trace.error_y, "thickness"))
+        if trace.type == "scatter":
+            parts += [(trace.line, "width"), (trace.marker, "size")]
+    for part, name in parts:
+        if part[name] is not None:
+            part[name] = np.multiply(part[name], scale).tolist()
 
 
 def lay_out(figure: go.Figure) -> go.Figure:

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layout import lay_out, name_once
+from squashlens.figures.drawing.layout import lay_out, name_once, scale_marks
 from squashlens.figures.drawing.notes import Result, notes_of
 from squashlens.figures.drawing.page import Page, Panel
 from squashlens.figures.drawing.themes import IN_BROWSER, WIDTHS, ThemeName
@@ -49,7 +49,8 @@ def styled(
         width: ``"column"`` (3.25 inches), ``"page"`` (6.75 inches), or a number of inches.
         height: height of the whole figure in inches; by default as much as its panels need.
         font: font family, such as ``"Palatino, serif"``.
-        font_size: size of ordinary text in points; titles are larger, and tick labels and legends smaller.
+        font_size: size of ordinary text in points; titles are larger, and tick labels and legends smaller. Lines and
+            dots grow with text that is larger than a notebook's.
         title: title of the figure; ``""`` removes it with the line below it, which a caption then has.
 
     Returns:
@@ -88,7 +89,9 @@ def styled(
                 f"Use {least} to {most} {unit}.",
             )
     new = go.Figure(figure)
-    replace(page, **given).keep(new)
+    new_page = replace(page, **given)
+    new_page.keep(new)
+    scale_marks(new, new_page.look.thickness / page.look.thickness)
     return dress(new)
 
 

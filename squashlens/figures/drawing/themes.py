@@ -14,6 +14,7 @@ GUIDE = "#8a92a0"
 BROWN = "#a5694f"
 INCH = 96.0  # pixels; plotly writes a pixel as 1/96 inch
 POINT = INCH / 72
+ORDINARY = 13.0  # pixels: the font size for which heights of panels and sizes of marks are given
 
 # Okabe and Ito's palette: its colours can be told apart with every common colour blindness.
 COLOURS = {
@@ -76,13 +77,18 @@ class Theme:
     """Font, its size in pixels, width in inches (`None`: as wide as the page), height ÷ width if fixed, and colours."""
 
     font: str = SANS
-    size: float = 13.0
+    size: float = ORDINARY
     width: float | None = None
     shape: float | None = None
     ink: str = INK
     faint: str = "#e3e6ec"
     paper: str = "#ffffff"
     soft: str = "#6b7280"
+
+    @property
+    def thickness(self) -> float:
+        """Lines and dots in units of those of a notebook: larger with large text, and not smaller with small text."""
+        return max(1.0, self.size / ORDINARY)
 
 
 # A legend below the figure, whose height plotly finds and reserves.
@@ -111,6 +117,7 @@ def template(theme: Theme) -> go.layout.Template:
         "gridcolor": theme.faint,
         "automargin": True,
         "exponentformat": "power",
+        "minorloglabels": "complete",  # 0.2 rather than a small 2 beside 0.1
         "tickfont": small,
         "title": {"font": {"size": theme.size}, "standoff": 0.5 * theme.size},
         "minor": {"ticklen": 3, "tickcolor": theme.soft},
