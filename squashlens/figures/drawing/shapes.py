@@ -161,8 +161,10 @@ def ends_of(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
 def with_its_intervals(values: xr.DataArray) -> xr.DataArray:
     """The array; without intervals that do not contain its values: arithmetic changes values, and not coordinates."""
     low, high = ends_of(values)
-    slack = 1e-6 * np.abs(values.values)  # for rounding
-    is_outside = (low > values.values + slack) | (high < values.values - slack)
+    data = values.values
+    finite = np.where(np.isfinite(data), data, 0.0)  # ∞ − ∞ is no number
+    slack = 1e-6 * np.abs(finite)  # for rounding
+    is_outside = (low > data + slack) | (high < data - slack)
     if is_outside.any():
         return values.drop_vars(["low", "high"], errors="ignore")
     return values
