@@ -46,6 +46,7 @@ Token = str | int
 # What stands before or after the content.
 Lead = TypeAliasType("Lead", str | Sequence[int])
 DIGITS = tuple("0123456789")
+EVERY = 3  # content tokens between separators, as in the paper
 # A private-use character that marks the place of the content while a template is rendered.
 MARK = "\ue000"
 
@@ -74,7 +75,7 @@ def repeated(
     prefix: Lead = "",
     suffix: Lead = "",
     separator: Token | None = None,
-    every: int = 3,
+    every: int = EVERY,
     ending: Token | None = None,
     alphabet: Sequence[Token] | None = None,
     template: Template = "none",
@@ -109,7 +110,7 @@ def bernoulli(
     prefix: Lead = "",
     suffix: Lead = "",
     separator: Token | None = None,
-    every: int = 3,
+    every: int = EVERY,
     ending: Token | None = None,
     template: Template = "none",
 ) -> GrowingSequence:
@@ -147,7 +148,7 @@ def digits(
     prefix: Lead = "",
     suffix: Lead = "",
     separator: Token | None = None,
-    every: int = 3,
+    every: int = EVERY,
     ending: Token | None = None,
     template: Template = "none",
 ) -> GrowingSequence:
@@ -172,7 +173,7 @@ def words(
     prefix: Lead = "",
     suffix: Lead = "",
     separator: Token | None = None,
-    every: int = 3,
+    every: int = EVERY,
     ending: Token | None = None,
     template: Template = "none",
 ) -> GrowingSequence:
@@ -229,7 +230,7 @@ def build(
     prefix: Lead = "",
     suffix: Lead = "",
     separator: Token | None = None,
-    every: int = 3,
+    every: int = EVERY,
     ending: Token | None = None,
     alphabet: Sequence[Token] | None = None,
     template: Template = "none",
@@ -297,7 +298,7 @@ def _sequence(
 
     `alphabet` may be None, which stands for the ten digits or the tokens of the content; see `build`.
     """
-    if around.separator is None and around.every != 3:
+    if around.separator is None and around.every != EVERY:
         raise InputError(
             f"every={around.every} has no effect without a separator.",
             "Leave it out, or give one.",
@@ -308,6 +309,7 @@ def _sequence(
     id_of = {token: one_token(model, token) for token in distinct}
     if alphabet is None:
         alphabet = DIGITS if set(distinct) <= set(DIGITS) else distinct
+    # A suffix is tokenized as it follows a content token; the first one stands for all.
     prefix, suffix = _prefix_and_suffix(model, around, id_of[content[0]])
     sequence = GrowingSequence(
         name=name,

@@ -306,7 +306,7 @@ def kept_in_words(kept: xr.Dataset) -> str:
         return f"Keep {selected} as in the reference: {tested}.{beside}"
     if is_better == "no":
         return (
-            f"No blocks were found that keep answers better than random ones. The best on half of the prompts, "
+            f"No blocks were found that keep answers beyond chance. The best on half of the prompts, "
             f"{selected}: {tested}.{beside}"
         )
     return f"Whether blocks keep answers better than random ones was not measured. {selected}: {tested}."

@@ -1,8 +1,9 @@
 """Generate text, greedily or sampled with a separate random generator for each prompt.
 
-Prompts of equal length run in one batch, without padding. With hooks on the model there is no cache, since an edit by
-position would act on other tokens if one token is run at a time. Nor is there one if rotary frequencies depend on
-the length of a pass (`model.anatomy`), since cached keys would not be rotated again.
+Prompts of equal length, with equally many new tokens, run in batches that fit into memory, without padding. With hooks
+on the model there is no cache, since an edit by position would act on other tokens if one token is run at a time. Nor
+is there one if rotary frequencies depend on the length of a pass (`model.anatomy`), since cached keys would not be
+rotated again.
 """
 
 import hashlib

@@ -237,7 +237,9 @@ def _attend(
     """The attention function for Hugging Face models, which call it with the arguments of their own ones.
 
     Queries, keys and values are (prompt, head, position, coordinate), and so is the output, but for the order (prompt,
-    position, head, coordinate). No pattern is returned.
+    position, head, coordinate). No pattern is returned. `attention_mask` is what `_window_of` gave, or a tensor that is
+    added to the logits. Other arguments do not change what is computed in a model in evaluation mode, else its test
+    against the written patterns (`why_not_streamed`) fails.
     """
     stream = _stream.get()
     window = _Window(None)
@@ -252,6 +254,7 @@ def _attend(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     attention = Attention(query, key, scale, softcap, window.size, s_aux, mask)
+    # So that the fused kernels can be tested for each kind of attention of the model.
     stream.kinds.add((Kind.of(attention, value), window.native))
     has_graph = query.requires_grad or key.requires_grad or value.requires_grad
     outputs, attention = attend(

@@ -20,9 +20,9 @@ def haystack(
 ) -> list[dict[str, Any]]:
     """Prompts that hide each fact at each depth of a text of each length, and ask for it at the end.
 
-    The filler is cut into sentences, which are repeated up to the length; each fact begins at another sentence. They
-    are questions for `squashlens.answer_by_layer`, as its `prompts`: a fact is a cluster, since its prompts share it,
-    and each depth and length is a group.
+    The filler is cut into sentences, which are repeated up to the length; the text of each fact begins at another
+    sentence, as long as there are so many. They are questions for `squashlens.answer_by_layer`, as its `prompts`: a
+    fact is a cluster, since its prompts share it, and each depth and length is a group.
 
     Args:
         facts: at least two facts, each as a sentence, the question that ends the prompt, and the answer that follows it

@@ -67,7 +67,11 @@ class Attention:
         return torch.promote_types(self.queries.dtype, torch.float32)
 
     def to(self, device: torch.device) -> "Attention":
-        """The same attention on another device; without the logsumexp on another kind of device."""
+        """The same attention on another device.
+
+        On another kind of device it loses the logsumexp, with which rows are multiplied by fused kernels: these were
+        chosen for the first device. Rows are then multiplied block by block.
+        """
         moved: dict[str, Any] = {
             name: part.to(device)
             for name, part in vars(self).items()

@@ -419,8 +419,9 @@ def _by_half(
     shape: tuple[int, int],
     replaced: str,
 ) -> dict[str, Variable]:
-    """Shares of repaired and broken answers, their net share, and the mean change, in each half.
+    """Shares of repaired and broken answers, their net share, and the mean change of the lead, in each half.
 
+    Repaired are shares of the wrong answers, broken of the right ones, the others of all prompts.
     `in_half` says which prompts each half has; `shape` is the number of blocks, and of parts in each.
     """
     without = variants.lead_without.T  # (part, prompt)
@@ -431,13 +432,13 @@ def _by_half(
     if len(variants.lead_random):
         gained = [variants.gained(lead) for lead in variants.lead_random]
         net_random = np.mean(gained, axis=0)
-    # What is averaged, (part, prompt); over which prompts; and whether it is a share if all of it are 0 and 1.
+    # What is averaged, (part, prompt); over which prompts; and whether it is a share of them, 0 or 1 for each.
     means = {
         "repaired": (without > 0, is_wrong, True),
         "broken": (without <= 0, is_right, True),
         "net": (variants.gained(variants.lead_without), is_any, False),
         "net_random": (net_random, is_any, False),
-        "change": (without - variants.lead, is_any, True),
+        "change": (without - variants.lead, is_any, False),
     }
     variables: dict[str, Variable] = {}
     for name, (values, is_counted, share) in means.items():
@@ -473,15 +474,17 @@ def _of_selected(chosen: selection.Selection, replaced: str) -> dict[str, Variab
 def _without(
     run: Run, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits
 ) -> Float[Tensor, "variant d"]:
-    """The last y of a prompt as it is, and with each part's output replaced at its last token.
+    """y, the output of the final norm, of the last token: as it is, and with each part's output replaced there.
 
     `whole` is the last y of the prompt in one pass, as it is. If the last token has the same y on a cache of the
     others, these are run once, and only the last token for each variant. Otherwise all tokens are run for each.
     """
     row = torch.tensor(ids, device=run.device)
-    cache = empty_cache(run) if len(ids) > 1 else None
+    cache = (
+        empty_cache(run) if len(ids) > 1 else None
+    )  # None also if tokens cannot be run on one
     if cache is not None:
-        with patterns_written(CACHED):
+        with patterns_written(CACHED):  # fused attention takes no cache
             # All tokens but the last fill the cache.
             context = {"use_cache": True, "past_key_values": cache}
             forward(run, row[None, :-1], [], context)

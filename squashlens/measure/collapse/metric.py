@@ -133,12 +133,14 @@ def take_pairs(
     *,
     patterns: bool = False,
 ) -> tuple[Run, PairCapture]:
-    """The pairs of a capture, or of a sequence that is run now as `wanted` says, and the run whose provenance says so.
+    """The run, whose provenance describes sequence, passes and capture; and the pairs of v and v*.
 
+    The pairs are those of a capture, or of a sequence that is run now as `wanted` says.
     With `patterns`, attention patterns and head outputs are needed too: a capture without them raises.
     """
     pairs = captures.pairs_of(run, given, wanted, patterns=patterns)
     run = with_sequence(run, pairs)
+    # v* was read together with v.
     return with_passes(run, pairs.v, capture=pairs.options), pairs
 
 

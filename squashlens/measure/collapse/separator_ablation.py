@@ -434,9 +434,12 @@ def hook_separators(
 ) -> Variant:
     """The unchanged sequence with the hooks that `make` gives on its separators, in all blocks from `from_block` on.
 
-    Raises if a hook point has no effect on the logits.
+    One pass runs the trunk, the tokens that all prompts share. A second one runs the branches, each prompt's own
+    ending, on the cache of the trunk; it needs hooks of its own. Raises if a hook point has no effect on the logits.
     """
-    blocks = tuple(growing.layers[from_block:-1])
+    blocks = tuple(
+        growing.layers[from_block:-1]
+    )  # the last layer is y, above the last block
     places = growing.sequence.separator_places(growing.lengths[-1])
     on_all_separators = make(places, blocks)
     sites: list[str] = []

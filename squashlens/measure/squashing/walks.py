@@ -323,10 +323,10 @@ def depth_limit(
     Returns:
         Dataset, dimensionless. Over (block, depth): `first_share` and `rest`, the share of paths that start at the
         first token and at later tokens; what they lack to 1 went to the block's learned sink, if it has one. Over
-        (block): `predicted_rate`, the rate above; `observed_rate`, the factor by which the rest shrinks with each
-        repetition, over the last quarter of the depths at which it is above rounding error, NaN for fewer than four;
-        `absorbing`, the number of later tokens that attend only to themselves, of which the proposition assumes that
-        there are none.
+        (block): `predicted_rate`, the rate above, over tokens that are not `absorbing`; `observed_rate`, the factor by
+        which the rest shrinks with each repetition, over the last quarter of the depths at which it is above rounding
+        error, NaN for fewer than four; `absorbing`, the number of later tokens that attend only to themselves, of which
+        the proposition assumes that there are none.
 
     Raises:
         InputError: several prompts, or a query outside the prompt.
