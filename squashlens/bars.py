@@ -176,11 +176,11 @@ def _rounded(seconds: float) -> str:
 def human(n_bytes: int | float) -> str:
     """A number of bytes as text with a decimal prefix.
 
-    >>> human(8_300_000_000)
-    '8.3 GB'
+    >>> human(8_300_000_000), human(999_600)
+    ('8.3 GB', '1 MB')
     """
     for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
+        if n_bytes < 999.5:  # else three digits would round to 1000
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.3g} TB"

@@ -191,7 +191,7 @@ def _by_length(
 def _neighbours(values: xr.DataArray) -> Any:
     """Groups of values over (length), an xarray GroupBy: those whose lengths are neighbours on a logarithmic scale.
 
-    There are about 60 groups, each labelled by the median of its lengths.
+    There are at most 61 groups, each labelled by the median of its lengths.
     """
     (dim,) = values.dims
     lengths = values[dim].astype(float)

@@ -220,7 +220,10 @@ def lost_in_words(compared: xr.Dataset) -> str:
 
 
 def loss_details(compared: xr.Dataset, damages: xr.Dataset | None = None) -> list[str]:
-    """The change with its interval, by outcome and group, what is written, where it is lost, and KL."""
+    """The change with its interval, by outcome and group, what is written, where it is lost, and KL.
+
+    `damages` is a result of `damage_by_block`. The first group of `compared` is of all prompts.
+    """
     total = _of_all(compared)
     details = []
     if not np.isnan(float(total["change_high"])):
@@ -246,10 +249,12 @@ def loss_details(compared: xr.Dataset, damages: xr.Dataset | None = None) -> lis
         f"Greedy decoding writes the right answer after {before} of the prompts before, and {after} after."
     )
     if damages is not None:
-        mean = damages["mean_damage"].isel(streams=0)
+        mean = damages["mean_damage"].isel(
+            streams=0
+        )  # the reference's, of which alone the page asks
         largest = mean.isel(part=int(mean.values.argmax()))
         details.append(
-            f"Of the lead of right answers, {number(mean.sum())} nats are lost, most of it in "
+            f"Of the lead of right answers, {number(mean.sum())} nats are lost, the largest part in "
             f"{largest['part'].item()}: {number(largest)}."
         )
     same = percent(float(total["mean_same_top"]))

@@ -1,8 +1,8 @@
 """Journals: files that keep the results of long work, so that it can be interrupted and resumed.
 
-A journal is a text file of JSON. Its first line has the facts about the search; each further line is the name and the
-value of a finding. A line that a killed process only began is no JSON, and is not read, so that its finding is computed
-again.
+A journal is a text file of JSON, in which a line break stands before each line. The first line has the facts about the
+search; each further line is the name and the value of a finding. A line that a killed process only began is no JSON,
+and is not read, so that its finding is computed again. Without the facts a file is no journal.
 """
 
 import json

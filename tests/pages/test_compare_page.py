@@ -56,7 +56,7 @@ def test_the_page_says_what_was_lost_and_what_keeps_it(
     assert (
         f"Right answers fall from 100 % to {percent(n_kept / 30)} of 30 prompts" in text
     )
-    assert "most of it in block 2" in text
+    assert "the largest part in block 2" in text
     assert "In 3 of 3 groups they fall by themselves" in text
     assert "Greedy decoding writes the right answer after 100 % of the prompts" in text
     assert "Keep block 2 as in the reference" in text

@@ -196,10 +196,10 @@ def banded(
 def over_seeds(
     values: xr.DataArray, middle: str, name: str, **style: Any
 ) -> list[go.Scatter]:
-    """A curve of values over (seed, other), as `banded` draws it: the mean or median over seeds, in a band from the
-    smallest to the largest that is not 0.
+    """A curve of values over (seed, other), as `banded` draws it: the mean or median over seeds, in a band.
 
-    `middle` is "mean" or "median".
+    The band goes from the smallest positive value to the largest, since the axis is logarithmic; zeros count in the
+    curve. `middle` is "mean" or "median".
     """
     positive = values.where(values > 0)
     low = positive.min("seed")

@@ -1,6 +1,7 @@
 """Text in figures: what a token looks like as a label, and where text is broken into lines, which plotly never does."""
 
 import html
+import re
 import textwrap
 
 from squashlens.records import sentences
@@ -44,25 +45,30 @@ def shortened(text: str, most: int) -> str:
 
 
 def lines_of(text: str, pixels: float, size: float) -> list[str]:
-    """Plain text as lines of markup, at most so many pixels wide in a font of `size` pixels."""
+    """Plain text as lines of markup, at most about so many pixels wide in a font of `size` pixels."""
     fit = max(4, int(pixels / (EM * size)))
     return [escape(line) for line in textwrap.wrap(_visible(text), fit)]
 
 
 def wrap(markup: str, pixels: float, size: float, most: int | None = None) -> str:
-    """Markup broken at spaces into lines, at most so many pixels wide in a font of `size` pixels, and `most` in number.
+    """Markup broken at spaces and hyphens into lines, at most so many pixels wide in a font of `size` pixels.
 
-    Earlier breaks are undone.
+    There are at most `most` lines. Earlier breaks are undone. A longer word is a line of its own.
 
     >>> wrap("one two<br>three", 60, 13), wrap("one two<br>three", 600, 13)
     ('one two<br>three', 'one two three')
-    >>> wrap("one two three", 60, 13, most=1)
-    'one two…'
+    >>> wrap("one two three", 60, 13, most=1), wrap(wrap("over-squashing", 60, 13), 600, 13)
+    ('one two…', 'over-squashing')
     """
     fit = max(4, int(pixels / (EM * size)))
-    words = markup.replace("<br>", " ")
+    whole_words = re.sub(r"(?<=\w-)<br>", "", markup)  # those broken at a hyphen
+    words = whole_words.replace("<br>", " ")
     lines = textwrap.wrap(
-        words, fit, break_long_words=False, max_lines=most, placeholder="…"
+        words,
+        fit,
+        break_long_words=False,
+        max_lines=most,
+        placeholder="…",
     )
     return "<br>".join(lines)
 

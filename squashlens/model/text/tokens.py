@@ -98,7 +98,10 @@ def _without_padding(tokenized: Tokenized) -> list[list[int]]:
 
 
 def _plain(value: Any) -> Any:
-    """Tuples, tensors, and arrays of NumPy, pandas and xarray as lists of Python's texts and numbers, at all levels."""
+    """Tuples, tensors, and arrays of NumPy, pandas and xarray as lists of Python's texts and numbers, at all levels.
+
+    An item that is one prompt in a row, (1, position), as `tokenize` returns it, becomes that prompt.
+    """
     if isinstance(value, list | tuple):
         return [_plain(_single_row(item)) for item in value]
     if isinstance(value, Tensor):

@@ -85,8 +85,8 @@ class Worker:
         self.widget = widget
         self.measure = measure
         self.data_of = data_of
-        self.thread: threading.Thread | None = None
-        self.stop = threading.Event()
+        self.thread: threading.Thread | None = None  # measures the last query
+        self.stop = threading.Event()  # set when the page cancels it
 
     def asked(self, _: Any, message: Any, __: Any) -> None:
         """Do what a message of the page asks for: ``{"kind": "measure", "query": 3}``, or ``{"kind": "cancel"}``."""

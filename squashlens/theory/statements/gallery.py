@@ -103,7 +103,11 @@ def _of_path_bound(draw: "_Draw", tokens: Tensor) -> Exhibit:
 
 
 def _of_limits(long: Tensor, values: Tensor) -> tuple[Exhibit, ...]:
-    """Lemmas B.1 and B.2, Theorem B.3 and Proposition B.4, for growing n."""
+    """Lemmas B.1 and B.2, Theorem B.3 and Proposition B.4, for growing n.
+
+    `long` are logits (token) between 0 and 1, and `values` value vectors (token, coordinate), of the longest sequence.
+    """
+    # A difference that falls with n, to logits of at most 1.1.
     nearer = 0.1 / torch.arange(1, LONGEST + 1, dtype=torch.float64).sqrt()
     return (
         Exhibit(
@@ -114,7 +118,7 @@ def _of_limits(long: Tensor, values: Tensor) -> tuple[Exhibit, ...]:
             broken=lemma_b1(
                 0 * long[:-1], 0.0, math.log(LONGEST), bound=1.0, lengths=SIZES
             ),
-            how="the last entry grows as log n, and keeps half of the weight at the longest length",
+            how="the last entry is the logarithm of the longest length, at which it keeps half of the weight",
         ),
         Exhibit(
             check=lemma_b2,
