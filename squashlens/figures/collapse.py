@@ -44,6 +44,7 @@ HEADS = "attention heads: mean, smallest to largest"
 EDGE = "a token leaves a window for v* alone"
 MANY = 64  # lengths of which neighbours are drawn together
 BINS = 60  # groups of neighbours
+ANSWERED = "share answered correctly"  # the title of a panel
 PARTS = {
     "residual": "from residual stream before it",
     "attention": "from attention",
@@ -375,8 +376,9 @@ def repeat_tokenization(measured: xr.Dataset) -> go.Figure:
 def changes(compared: xr.Dataset) -> go.Figure:
     """Draw the effect of several interventions, one row for each: D, the answers, and the path bound.
 
-    Faint dots are single lengths, rings are medians over lengths, and bars span their middle half. The panel of the
-    path bound shows the share of the first token. The row "as it is" is the model without a change.
+    Faint dots are single lengths, rings are medians over lengths, and bars span their middle half. The ring of
+    answers is the share that is right over all lengths. The panel of the path bound shows the share of the first
+    token. The row "as it is" is the model without a change.
 
     Args:
         compared: a result of `squashlens.compare_interventions`, or several by label.
@@ -389,17 +391,18 @@ def changes(compared: xr.Dataset) -> go.Figure:
     share = compared["bound"].isel(content=0) / compared["bound"].sum("content")
     panels = {f"{distance_of(compared)}, layer {distance['layer'].item()}": distance}
     if "accuracy" in compared:
-        panels["share answered correctly"] = compared["accuracy"]
+        panels[ANSWERED] = compared["accuracy"]
     panels["path bound: share of the first content token"] = share
     heights = [34.0 * len(names) + 20] * len(panels)
     figure, places = grid(list(panels), len(panels), heights, shared_yaxes=True)
-    for place, values in zip(places, panels.values(), strict=True):
+    for place, (title, values) in zip(places, panels.items(), strict=True):
+        are_shares = title == ANSWERED
         for row, name in enumerate(names):
             colour = COLOURS["null" if name == AS_IT_IS else "path_bound"]
             by_length = np.atleast_1d(values.isel(change=row).astype(float))
             if values is distance:  # its axis is logarithmic
                 by_length = by_length[by_length > 0]
-            spread(figure, row, name, by_length, colour, **place)
+            spread(figure, row, name, by_length, colour, are_shares=are_shares, **place)
     figure.update_xaxes(rangemode="tozero")
     figure.update_xaxes(type="log", **places[0])
     if "accuracy" in compared:
@@ -407,6 +410,8 @@ def changes(compared: xr.Dataset) -> go.Figure:
     name_rows(figure, map(escape, names))
     unchanged = compared.sel(change=compared["change"] == AS_IT_IS)
     notes = [MARKS, cannot_be_judged({"": unchanged})]
+    if "accuracy" in compared:
+        notes.insert(1, "ring of answers: mean")
     title = "Effect of each change on collapse and on the answers"
     return finish(figure, title, compared, *notes)
 

@@ -134,7 +134,7 @@ def report(
         right, *others = _choices(bridge, asked, top)
         answer_way = _way_of(bridge, asked.prompt, right, others)
         if not asked.others:  # then the other choice is no control
-            answer_way = answer_way.drop_sel(scored="other prompts' answers")
+            answer_way = answer_way.drop_sel(scored="other choices")
         goes_on = _goes_on(bridge, asked, answer_way)
         done.update()
         rival = answer_way["rival"].values.item()

@@ -350,10 +350,15 @@ def changes() -> Pairs:
     traces = iter(sl.figures.changes(found).data)
     for values in columns:
         for row, own in enumerate(values.values):
-            dots, _, mark = next(traces), next(traces), next(traces)
+            dots = next(traces)
             yield dots.x, own
             yield dots.y, np.full(len(own), row)
-            yield (mark.x[0], mark.y[0]), (np.median(own), row)
+            middle = np.mean(own)  # of right answers, the share of all
+            if values is not columns[1]:
+                next(traces)  # the bar over the middle half
+                middle = np.median(own)
+            mark = next(traces)
+            yield (mark.x[0], mark.y[0]), (middle, row)
 
 
 def accuracy() -> Pairs:

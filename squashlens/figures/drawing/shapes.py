@@ -264,10 +264,18 @@ def name_rows(figure: go.Figure, names: Iterable[str], row: int | None = None) -
 
 
 def spread(
-    figure: go.Figure, level: int, name: str, values: Any, colour: str, **place: Any
+    figure: go.Figure,
+    level: int,
+    name: str,
+    values: Any,
+    colour: str,
+    *,
+    are_shares: bool = False,
+    **place: Any,
 ) -> None:
     """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half.
 
+    Of shares of right answers, which are mostly 0 or 1, the ring is at the mean, the share of all, and there is no bar.
     `level` is the number of the row, on the y axis, and `name` its name, plain text, for the hover text. Values that
     are NaN or infinite are left out. `place` has the row and the column of a panel.
     """
@@ -277,13 +285,19 @@ def spread(
     if not len(known):
         return
     low, middle, high = np.quantile(known, [0.25, 0.5, 0.75])
-    half = f"middle half {low:.4g} to {high:.4g}"
-    hover = f"{escape(name)}<br>median {middle:.4g}, {half}"
-    bar = curve([low, high], [level] * 2, colour=colour, width=4, mode="lines")
+    hover = (
+        f"{escape(name)}<br>median {middle:.4g}, middle half {low:.4g} to {high:.4g}"
+    )
+    if are_shares:
+        middle = known.mean()
+        hover = f"{escape(name)}<br>mean {middle:.4g}"
     ring = {"color": "white", "size": 11, "line": {"color": colour, "width": 3}}
     centre = curve([middle], [level], colour=colour, hover=hover, mode="markers")
     centre.update(marker=ring, cliponaxis=False)
-    figure.add_trace(bar, **place).add_trace(centre, **place)
+    if not are_shares:
+        bar = curve([low, high], [level] * 2, colour=colour, width=4, mode="lines")
+        figure.add_trace(bar, **place)
+    figure.add_trace(centre, **place)
 
 
 def add_map(

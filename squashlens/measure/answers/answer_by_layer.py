@@ -125,7 +125,7 @@ def answer_by_layer(
 
     Returns:
         Dataset over (scored, prompt, layer), with `scored` one of ``"right answer"``, ``"other prompts' answers"`` (a
-        mean over them; of a single prompt over its other choices) and ``"random weights 0"``, …: `share_less_likely`,
+        mean over them; of a single prompt ``"other choices"``) and ``"random weights 0"``, …: `share_less_likely`,
         the share of the other choices that are less likely, from 0 to 1; `likeliest`, 1 if none is likelier; `lead`
         against the likeliest other choice, in nats; and `probability`. Over (scored, layer), or (scored, group, layer),
         their means over prompts, `mean_share_less_likely`, `mean_likeliest`, `mean_lead` and `mean_probability`, each
@@ -159,9 +159,10 @@ def answer_by_layer(
     readouts = _read_out(run, asked)
     standing = _standing(readouts.scores)
     shares = others_shares(asked.right, asked.many)
+    others = "other prompts' answers" if len(asked.prompts) > 1 else "other choices"
     scored = {
         "right answer": _of_right(standing, asked.right),
-        "other prompts' answers": np.einsum("npcl,pc->npl", standing, shares),
+        others: np.einsum("npcl,pc->npl", standing, shares),
     }
     # With random weights only these prompts are read, evenly spaced; the others are NaN.
     last = len(asked.prompts) - 1
