@@ -57,7 +57,6 @@ def test_weights_that_change_before_the_run_are_refused(
     assert bounds(study(folder, tmp_path / "store")).size
 
 
-@pytest.mark.slow
 def test_a_model_of_the_hub_stays_at_its_commit(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -340,7 +340,8 @@ def _plain(
 ) -> Any:
     """Load the Hugging Face model, with every weight from the checkpoint."""
     refuse_adapter(source, revision)
-    commit = getattr(config, "_commit_hash", None)  # None for a folder
+    # Not the configuration's own note of it, which transformers 5.23 leaves out.
+    commit = None if Path(source).is_dir() else hub_commit(source, revision)
     try:
         model, report = _auto_class(config).from_pretrained(
             source,
